@@ -73,6 +73,8 @@ def test_the_line_of_a_command_of_the_lab_is_the_first_sentence_of_its_help(name
         (("help", "chat"), 0),
         (("version",), 0),
         (("models",), 0),
+        (("inspect", "builtin-dflash"), 0),
+        (("check", "builtin", "builtin-dflash"), 0),
         (("run", "/no/such/model.gguf", "hi"), 5),
         (("generate", "builtin", "-p", "x", "--drafter", "nobody"), 2),
         pytest.param(

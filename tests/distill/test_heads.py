@@ -10,13 +10,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from forerun.checkpoints.heads.stored import find_head
 from forerun.checkpoints.open import open_source
 from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
-from forerun.core.head_spec import BlockSpec, EagleSpec, HeadSpec
 from forerun.core.model_spec import ModelSpec, RopeSpec
+from forerun.drafting.heads.dflash import DFlashSpec
+from forerun.drafting.heads.eagle import EagleSpec
+from forerun.drafting.heads.kind import HeadSpec
+from forerun.drafting.heads.stored import find_head
 from forerun.model.vocabulary_map import VocabularyMap
 from forerun_lab.distill import head_trainer
 from forerun_lab.distill import trainer as trainer_module
@@ -26,9 +28,9 @@ from forerun_lab.distill.head_trainer import HeadTrainer
 from forerun_lab.distill.network import HeadNetwork, Network, read_network
 from forerun_lab.distill.run import Distillation
 from forerun_lab.distill.writer import WrittenText
-from tests.drafting.heads.block_reference import block_outputs, logits_after
+from tests.drafting.heads.dflash_reference import dflash_outputs, logits_after
 from tests.drafting.heads.eagle_reference import Floats, eagle_logits
-from tests.drafting.heads.random_heads import block_tensors, eagle_tensors, random_block, random_eagle
+from tests.drafting.heads.random_heads import dflash_tensors, eagle_tensors, random_dflash, random_eagle
 from tests.marks import rest_slow
 from tests.tiny import plain_spec, random_weights
 
@@ -64,7 +66,7 @@ class Rows:
         trainer = HeadTrainer(head, vocabulary, target, device="cpu")
         ids, is_learnt = trainer._pad(self.texts)
         self.features = target.features(ids, spec.taps(TARGET.num_layers))
-        rows = trainer._drafted if isinstance(spec, EagleSpec) else trainer._blocks
+        rows = trainer._drafted if isinstance(spec, EagleSpec) else trainer._anchored
         with torch.no_grad():
             logits, places = rows(ids, is_learnt, self.features)
         self.logits = logits.numpy()
@@ -100,19 +102,19 @@ def test_an_eagle3_head_learns_at_every_step_what_it_will_draft(seed: int, monke
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_dflash_head_learns_the_tokens_of_blocks_behind_any_token(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dflash_head_learns_the_tokens_behind_any_token(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(head_trainer, "fastest_dtype", lambda _: torch.float32)
     plain = {"pair_rank": 0, "num_pairs": 0, "markov_rank": 0, "drafts_from_root": False}
-    spec = random_block(random.Random(seed), TARGET, **plain, block_size=4)
+    spec = random_dflash(random.Random(seed), TARGET, **plain, block_size=4)
     spec = replace(spec, windows=(None,) * spec.body.num_layers, is_causal=(False,) * spec.body.num_layers)
-    found = Rows(spec, block_tensors(spec, TARGET, seed))
+    found = Rows(spec, dflash_tensors(spec, TARGET, seed))
     assert len(found.logits) > 0
     for row, (number, place) in zip(found.logits, found.places, strict=True):
         ids = found.texts[number].token_ids.tolist()
         distances = []
         for depth in range(spec.block_size - 1):
             if (root := place - depth) >= 1:
-                outputs = block_outputs(spec, found.arrays, ids[root], root, found.features_of(number, root))
+                outputs = dflash_outputs(spec, found.arrays, ids[root], root, found.features_of(number, root))
                 expected = logits_after(spec, found.arrays, outputs, depth, ids[place])
                 distances.append(np.abs(row - expected).max() / max(1.0, np.abs(expected).max()))
         assert min(distances) < CLOSE
@@ -193,7 +195,7 @@ def test_a_head_learns_to_draft_one_token_up_to_all_and_three_on_average() -> No
 @pytest.mark.parametrize("kind", ["eagle3", "dflash"])
 def test_a_new_head_has_the_shape_of_its_target(kind: HeadKind) -> None:
     trainer = new_trainer(kind)
-    assert isinstance(trainer.network.spec, EagleSpec if kind == "eagle3" else BlockSpec)
+    assert isinstance(trainer.network.spec, EagleSpec if kind == "eagle3" else DFlashSpec)
     texts = [random_text(random.Random(1), 20)]
     first = trainer.step(texts, 0.1)
     for _ in range(20):

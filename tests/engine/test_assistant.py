@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from forerun import Automatic, DraftModel, Engine, EngineConfig, LayerSkip, NoDrafter, SamplingParams
-from forerun.checkpoints.heads.stored import find_head
 from forerun.checkpoints.open import open_source
 from forerun.cli.head_sheet import head_rows
 from forerun.core.drafter_config import DrafterConfig
 from forerun.core.errors import ConfigError
+from forerun.drafting.heads.stored import find_head
 from tests.marks import rest_slow
 from tests.text.tiny_tokenizers import write_llama
 

@@ -27,17 +27,18 @@ from forerun import (
 )
 from forerun.backends.choose import choose_backend
 from forerun.backends.cpu.backend import CpuBackend
-from forerun.backends.cpu.eagle import NativeEagleExecutor
 from forerun.backends.cpu.executor import NativeExecutor
-from forerun.checkpoints.heads.stored import find_head
 from forerun.checkpoints.huggingface.folder import HuggingFaceFolder
 from forerun.checkpoints.open import open_source
 from forerun.core.drafter_config import BUILTIN_HEADS, DrafterConfig
-from forerun.core.head_spec import BlockSpec, EagleSpec
 from forerun.core.pace import read_device
-from forerun.drafting.heads.block import BlockExecutor
-from forerun.drafting.heads.drafter import BlockDrafter, EagleDrafter, HeadDrafter
-from forerun.engine import drafters, heads
+from forerun.drafting.heads.dflash import DFlashSpec
+from forerun.drafting.heads.dflash_network import DFlashDrafter, DFlashExecutor
+from forerun.drafting.heads.drafter import HeadDrafter
+from forerun.drafting.heads.eagle import EagleSpec
+from forerun.drafting.heads.eagle_network import EagleDrafter, ProgramEagleExecutor
+from forerun.drafting.heads.stored import find_head
+from forerun.engine import drafters, heads, opening
 from forerun.model.forward import ForwardInput, ModelExecutor
 from forerun.model.quantise import as_plain
 from forerun.model.runner import Runner
@@ -57,7 +58,7 @@ def engine_of(drafter: DrafterConfig) -> Engine:
 
 @pytest.mark.parametrize("kind", ["eagle3", "dflash2"])
 def test_a_head_under_the_name_of_a_draft_model_is_found_by_its_files(kind: Literal["eagle3", "dflash2"]) -> None:
-    expected = EagleDrafter if kind == "eagle3" else BlockDrafter
+    expected = EagleDrafter if kind == "eagle3" else DFlashDrafter
     with engine_of(DraftModel(model=builtin_head(kind))) as engine:
         assert [type(one) for one in engine.drafting.held.values()] == [expected]
         assert engine.drafting.round_plan is not None
@@ -109,6 +110,7 @@ def test_a_named_draft_is_alone_if_the_device_plays_its_rounds(
     """Else it is one of several, on a GPU too: with torch's kernels, or several ranks."""
     monkeypatch.setattr(drafters, "read_device", lambda device: replace(read_device(device), torch_device="cuda:0"))
     monkeypatch.setattr(CpuBackend, "plays_rounds", lambda *_: plays_rounds)
+    monkeypatch.setattr(opening, "device_decoders", lambda *_: ())
     with engine_of(Automatic(draft=DraftModel(model=draft))) as engine:
         assert (len(engine.drafting.held) == 1) == plays_rounds
 
@@ -135,7 +137,7 @@ def test_an_embedding_and_an_output_that_a_head_lacks_are_the_targets(num_ranks:
         with Engine(config) as engine:
             texts.append(engine.generate("Once upon", SamplingParams(max_new_tokens=8, ignore_eos=True)).token_ids)
             executor = engine.drafting.held["draft_head"]._runner.executor
-            assert isinstance(executor, NativeEagleExecutor)
+            assert isinstance(executor, ProgramEagleExecutor)
             assert (executor.head.embed == engine._target.executor.embed) == (tensors is lacking)
             logits.append(executor.run(inputs).logits)
     assert texts[0] == texts[1]
@@ -157,7 +159,7 @@ def test_a_head_uses_the_targets_embedding_and_output_in_memory(
         target = engine._target.executor
         drafting = engine.drafting.held["draft_head"]
         assert isinstance(drafting, HeadDrafter)
-        assert isinstance(drafting._runner.executor, BlockExecutor)
+        assert isinstance(drafting._runner.executor, DFlashExecutor)
         head = drafting._runner.executor.head
         assert isinstance(target, ModelExecutor)
         assert head._embed == target.embed
@@ -216,12 +218,12 @@ def test_tokens_that_a_head_cannot_draft_are_counted() -> None:
 
 def test_a_dflash_2_head_in_a_gguf_file_writes_the_plain_text(tmp_path: Path) -> None:
     pytest.importorskip("gguf")
-    from tests.checkpoints.heads.test_gguf import gguf_name, write
+    from tests.drafting.heads.test_gguf import gguf_name, write
 
     stored = find_head(open_source(builtin_head("dflash2")))
     assert stored is not None
     spec = stored.spec
-    assert isinstance(spec, BlockSpec)
+    assert isinstance(spec, DFlashSpec)
     tensors = {gguf_name(name): each for name, each in stored.weights(dtype=torch.float32, device="cpu").items()}
     keys = {
         "block_size": spec.block_size, "target_layers": [layer + 1 for layer in spec.layer_ids],

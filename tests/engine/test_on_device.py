@@ -9,12 +9,13 @@ from forerun.checkpoints.open import open_source
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import Automatic, DraftHead, DraftModel, NoDrafter
 from forerun.core.errors import RankLostError
-from forerun.core.head_spec import BlockSpec, EagleSpec
 from forerun.core.model_spec import ModelSpec
+from forerun.drafting.heads.dflash import DFlashSpec
+from forerun.drafting.heads.eagle import EagleSpec
 from forerun.drafting.policies import Policies, TreePolicy
 from forerun.engine.engine import Engine
 from tests.conftest import SIZES
-from tests.drafting.heads.published import write_block, write_eagle
+from tests.drafting.heads.published import write_dflash, write_eagle
 from tests.drafting.heads.random_heads import random_body
 from tests.engine.test_shared_model import follower_of_this_process
 from tests.text.tiny_tokenizers import write_byte_level
@@ -68,15 +69,15 @@ def write_random_head(kind: str, folder: Path, target: ModelSpec) -> Path:
         head = EagleSpec(body=body, target_hidden_size=target.hidden_size, layer_ids=(1, 2), num_taps=2)
         return write_eagle(folder, head, target)
     body = random_body(rng, **sizes, vocab_size=target.vocab_size, qkv_bias=False, qk_norm=True)
-    block = BlockSpec(
+    block = DFlashSpec(
         body=body, target_hidden_size=target.hidden_size, layer_ids=(0, 1), block_size=3, mask_token_id=0,
         windows=(None,), is_causal=(False,), pair_rank=4, num_pairs=3, conv_kernel=2, conv_group=2,
     )  # fmt: skip
-    return write_block(folder, block, target)
+    return write_dflash(folder, block, target)
 
 
-@pytest.mark.filterwarnings("ignore:invalid value encountered")  # of numpy, where nothing can follow a block's end
-@pytest.mark.slow  # by default backends/gpu/test_heads_on_device and test_block_heads_on_device
+@pytest.mark.filterwarnings("ignore:invalid value encountered")  # of numpy, after the last predicted token
+@pytest.mark.slow  # by default backends/gpu/test_heads_on_device and test_dflash_on_device
 @pytest.mark.parametrize("kind", ["eagle3", "dflash2"])
 def test_a_head_drafts_on_the_device(
     kind: str, pair: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -17,12 +17,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from forerun import DraftHead, EngineConfig, NoDrafter, SamplingParams
-from forerun.checkpoints.heads.config import head_spec_of
-from forerun.checkpoints.heads.stored import find_head
-from forerun.checkpoints.heads.tensors import allowed_shapes, canonical, needed_shapes
 from forerun.checkpoints.open import open_source
 from forerun.core.errors import CheckpointError, ForerunError
-from forerun.core.head_spec import BlockSpec, HeadSpec
 from forerun.core.json_file import JsonFile
 from forerun.core.model_spec import ModelSpec
 from forerun.core.pace import Pace
@@ -30,14 +26,17 @@ from forerun.core.threads import inference
 from forerun.decoding.decoder import Request, Round, play
 from forerun.decoding.drafters import Drafters
 from forerun.decoding.host_loop import HostDecoder
+from forerun.drafting.heads.dflash import DFlashSpec
+from forerun.drafting.heads.kind import HeadSpec
+from forerun.drafting.heads.stored import canonical, find_head, read_head
 from forerun.drafting.policies import BEST_TREE
 from forerun.engine.heads import load_head
 from forerun.engine.model_loading import Checkpoint
 from forerun.sampling.noise import KeyedNoise
 from tests.checkpoints.folders import random_tensors, write_single
-from tests.checkpoints.heads.test_gguf import gguf_name, paired, write
-from tests.drafting.heads.published import block_config, body_keys, flat_config, nested_config, with_map
-from tests.drafting.heads.random_heads import block_tensors, eagle_tensors, random_block, random_body, random_eagle
+from tests.drafting.heads.published import body_keys, dflash_config, flat_config, nested_config, with_map
+from tests.drafting.heads.random_heads import dflash_tensors, eagle_tensors, random_body, random_dflash, random_eagle
+from tests.drafting.heads.test_gguf import gguf_name, paired, write
 from tests.faults.hostile_checkpoints import odd
 
 KINDS: Final = ("eagle3", "dflash", "dflash2", "dspark", "assistant", "eagle3 in GGUF", "dflash in GGUF")
@@ -139,11 +138,11 @@ class ForgedHeads:
             "windows": tuple(rng.choice([None, 8]) for _ in range(body.num_layers)),
             "is_causal": (rng.random() < 0.3,) * body.num_layers,
         }
-        block = random_block(rng, target, body=body, **options)
-        tensors = {name: one.float() for name, one in block_tensors(block, target, seed, is_alone=is_alone).items()}
+        block = random_dflash(rng, target, body=body, **options)
+        tensors = {name: one.float() for name, one in dflash_tensors(block, target, seed, is_alone=is_alone).items()}
         if "GGUF" in kind:
             return {"spec": block, **gguf_keys(block)}, tensors
-        config = block_config(block, target)
+        config = dflash_config(block, target)
         if rng.random() < 0.3:
             ids = [layer + 1 for layer in block.layer_ids]
             config = {
@@ -166,11 +165,11 @@ class ForgedHeads:
             spec: HeadSpec = fitting_spec(config)
         else:
             shapes = {canonical(name): tuple(tensor.shape) for name, tensor in tensors.items()}
-            spec = head_spec_of(JsonFile(path=path, values=json.loads(json.dumps(config))), shapes)
+            _, spec = read_head(JsonFile(path=path, values=json.loads(json.dumps(config))), shapes)
         names = {canonical(name): name for name in tensors}
         shapes = {canonical(name): tuple(tensor.shape) for name, tensor in tensors.items()}
-        allowed = {name: shape for name, shape in allowed_shapes(spec, shapes) if name in names}
-        wanted = {**dict(needed_shapes(spec)), **allowed}
+        allowed = {name: shape for name, shape in spec.allowed_shapes(shapes) if name in names}
+        wanted = {**dict(spec.needed_shapes()), **allowed}
         for name, shape in wanted.items():
             if prod(shape) <= MOST_ELEMENTS and shapes.get(name) != shape:
                 before = tensors.get(names.get(name, name), torch.zeros(1))
@@ -199,7 +198,7 @@ class ForgedHeads:
 
 def gguf_keys(spec: HeadSpec) -> dict[str, Any]:
     """What llama.cpp writes about a head beside its sizes."""
-    if not isinstance(spec, BlockSpec):
+    if not isinstance(spec, DFlashSpec):
         return {"target_layers": list(spec.layer_ids), "target_hidden_size": spec.target_hidden_size}  # type: ignore[union-attr,arg-type]
     keys: dict[str, Any] = {
         "block_size": spec.block_size, "target_layers": [layer + 1 for layer in spec.layer_ids],
@@ -212,7 +211,7 @@ def gguf_keys(spec: HeadSpec) -> dict[str, Any]:
 
 
 BODY_FIELDS: Final = ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim", "intermediate_size")
-BLOCK_FIELDS: Final = {
+DFLASH_FIELDS: Final = {
     "selector_rank": "pair_rank", "selector_top_k": "num_pairs", "conv_kernel_size": "conv_kernel",
     "conv_group_size": "conv_group", "block_size": "block_size", "tokenizer.ggml.mask_token_id": "mask_token_id",
 }  # fmt: skip
@@ -221,8 +220,8 @@ BLOCK_FIELDS: Final = {
 def fitting_spec(config: Mapping[str, Any]) -> Any:
     """The spec that a file of these keys describes, as far as the tensors' shapes depend on it."""
     spec = config["spec"]
-    if isinstance(spec, BlockSpec):
-        changes = {field: config[key] for key, field in BLOCK_FIELDS.items() if isinstance(config.get(key), int)}
+    if isinstance(spec, DFlashSpec):
+        changes = {field: config[key] for key, field in DFLASH_FIELDS.items() if isinstance(config.get(key), int)}
         spec = replace(spec, **changes)
     return spec
 

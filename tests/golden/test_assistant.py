@@ -13,17 +13,18 @@ from forerun.backends.backend import Backend
 from forerun.backends.bind import embedding_scale
 from forerun.backends.cpu.backend import NATIVE
 from forerun.backends.torch.backend import FUSED
-from forerun.checkpoints.heads.stored import StoredHead, find_head
 from forerun.checkpoints.open import open_source
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftHead
 from forerun.core.errors import CheckpointError
-from forerun.core.head_spec import AssistantSpec
 from forerun.core.sublayers import NOTHING
 from forerun.decoding.drafters import Drafters
-from forerun.drafting.heads.assistant import AssistantDrafter, AssistantExecutor, AssistantHead, AssistantRows
+from forerun.drafting.heads.assistant import AssistantSpec, token_order
+from forerun.drafting.heads.assistant_network import AssistantDrafter, AssistantExecutor, AssistantHead, AssistantRows
 from forerun.drafting.heads.features import TextFeatures
+from forerun.drafting.heads.kind import StoredHead
 from forerun.drafting.heads.layer import HeadWeights, embedding
+from forerun.drafting.heads.stored import find_head
 from forerun.model.quantise import as_plain
 from forerun.model.runner import Runner
 from forerun.speculation.tree import TokenTree
@@ -100,7 +101,7 @@ class Pair:
         head = AssistantHead(
             stored.spec, HeadWeights(stored.weights(dtype=dtype, device="cpu")),
             embed=embedding(as_plain(weights.table())), scale=embedding_scale(self.spec, dtype),
-            final_norm=weights.vector("final_norm"), eps=self.spec.norm_eps, order=stored.token_order(),
+            final_norm=weights.vector("final_norm"), eps=self.spec.norm_eps, order=token_order(stored),
             capacity=CAPACITY,
         )  # fmt: skip
         body = stored.spec.body

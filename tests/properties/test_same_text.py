@@ -16,20 +16,20 @@ from forerun.core.model_spec import ModelSpec
 from forerun.decoding.drafters import Drafters
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.drafter import Drafter
-from forerun.drafting.heads.block import BlockExecutor
-from forerun.drafting.heads.drafter import BlockDrafter, EagleDrafter, head_vocabulary
-from forerun.drafting.heads.eagle import EagleExecutor
+from forerun.drafting.heads.dflash_network import DFlashDrafter, DFlashExecutor
+from forerun.drafting.heads.drafter import head_vocabulary
+from forerun.drafting.heads.eagle_network import EagleDrafter, EagleExecutor
 from forerun.drafting.prompt_lookup import PromptLookupDrafter
 from forerun.drafting.token_recycling import TokenRecyclingDrafter
 from forerun.model.vocabulary_map import VocabularyMap
 from tests.dense_reference import reference_text
 from tests.drafting.heads.random_heads import (
-    block_head,
-    block_tensors,
+    dflash_head,
+    dflash_tensors,
     eagle_head,
     eagle_tensors,
-    random_block,
     random_body,
+    random_dflash,
     random_eagle,
 )
 from tests.drafting.heads.runners import runner_of
@@ -165,17 +165,17 @@ def heads_of(case: Case) -> dict[str, Drafter]:
     )  # fmt: skip
     target_ids = torch.tensor(sorted(rng.sample(range(target.vocab_size), rng.randint(1, target.vocab_size))))
     eagle = random_eagle(rng, target, body=random_body(rng, vocab_size=len(target_ids)))
-    block = random_block(rng, target)
+    block = random_dflash(rng, target)
     one_step = eagle_head(eagle, eagle_tensors(eagle, target, case.number))
-    one_block = block_head(block, block_tensors(block, target, case.number))
+    one_block = dflash_head(block, dflash_tensors(block, target, case.number))
     return {
         "eagle3": EagleDrafter(
             runner_of(eagle.body, lambda cache: EagleExecutor(one_step, cache)), config, tree,
             target_vocab_size=target.vocab_size, taps=eagle.taps(target.num_layers),
             vocabulary=head_vocabulary(target_ids, target.vocab_size),
         ),
-        "dflash": BlockDrafter(
-            runner_of(block.body, lambda cache: BlockExecutor(one_block, cache)), config, tree,
+        "dflash": DFlashDrafter(
+            runner_of(block.body, lambda cache: DFlashExecutor(one_block, cache)), config, tree,
             target_vocab_size=target.vocab_size, taps=block.taps(target.num_layers),
         ),
     }  # fmt: skip

@@ -6,17 +6,18 @@ import pytest
 import torch
 
 from forerun.backends.gpu.backend import TRITON
+from forerun.backends.rounds import RoundPlan
 from forerun.core.config import SamplingParams
 from forerun.decoding.drafters import Drafters
-from forerun.drafting.drafter import RoundPlan
 from tests.tiny import CAPACITY, decode_ids, random_weights, tiny_runner, tiny_spec
 from tests.varied import Varied, draft_model
 
 pytest.importorskip("triton")
 
-from forerun.backends.gpu.decoder import DeviceDecoder
+from forerun.backends.gpu.pipeline import Pipeline
 from forerun.backends.gpu.rounds import DeviceRounds
 from forerun.decoding.decoder import Request, Round, play
+from forerun.decoding.device import DeviceDecoder
 from forerun.sampling.noise import KeyedNoise
 
 NUM_TOKENS = 12
@@ -54,7 +55,7 @@ def test_the_text_is_that_of_no_drafter(seed: int, device: str) -> None:
     plain = tiny_runner(spec, weights, backend=TRITON, device=device)
     tree = random_tree(rng)
     plan = RoundPlan(draft=draft, shape=tree.config, policy=tree.policies.tree)
-    decoder = DeviceDecoder(DeviceRounds(target, plan))
+    decoder = DeviceDecoder(Pipeline(DeviceRounds(target, plan)))
     num_accepted = 0
     for _ in range(CASES_PER_SEED):
         prompt = [rng.randrange(spec.vocab_size) for _ in range(rng.choice([1, 2, 7, CAPACITY // 2]))]

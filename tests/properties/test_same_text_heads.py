@@ -9,21 +9,22 @@ import torch
 
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftHead
-from forerun.core.head_spec import BlockSpec, EagleSpec
 from forerun.core.model_spec import ModelSpec
 from forerun.decoding.drafters import Drafters
 from forerun.drafting.drafter import Drafter
-from forerun.drafting.heads.block import BlockExecutor
-from forerun.drafting.heads.drafter import BlockDrafter, EagleDrafter, head_vocabulary
-from forerun.drafting.heads.eagle import EagleExecutor
+from forerun.drafting.heads.dflash import DFlashSpec
+from forerun.drafting.heads.dflash_network import DFlashDrafter, DFlashExecutor
+from forerun.drafting.heads.drafter import head_vocabulary
+from forerun.drafting.heads.eagle import EagleSpec
+from forerun.drafting.heads.eagle_network import EagleDrafter, EagleExecutor
 from forerun.drafting.policies import TreePolicy
 from tests.drafting.heads.random_heads import (
-    block_head,
-    block_tensors,
+    dflash_head,
+    dflash_tensors,
     eagle_head,
     eagle_tensors,
-    random_block,
     random_body,
+    random_dflash,
     random_eagle,
 )
 from tests.drafting.heads.runners import runner_of
@@ -57,13 +58,13 @@ def heads_of(rng: random.Random, target: ModelSpec, seed: int) -> dict[str, Draf
     options = {"norms_state": False} if dialect == "flat" else {"norms_logits": True}
     ids = torch.tensor(sorted(rng.sample(range(target.vocab_size), rng.randint(2, target.vocab_size))))
     eagle = random_eagle(rng, target, body=random_body(rng, vocab_size=len(ids)), **options)
-    first = random_block(rng, target, **NO_PAIRS, markov_rank=0)
-    second = random_block(rng, target, conv_kernel=rng.randint(1, 3), conv_group=2, pair_rank=4, num_pairs=5)
+    first = random_dflash(rng, target, **NO_PAIRS, markov_rank=0)
+    second = random_dflash(rng, target, conv_kernel=rng.randint(1, 3), conv_group=2, pair_rank=4, num_pairs=5)
     return {
         f"eagle3 {dialect}": eagle_drafter(rng, eagle, target, seed, ids),
         "dflash": block_drafter(rng, first, target, seed),
         "dflash2": block_drafter(rng, second, target, seed),
-        "dspark": block_drafter(rng, random_block(rng, target, **NO_PAIRS, markov_rank=4), target, seed),
+        "dspark": block_drafter(rng, random_dflash(rng, target, **NO_PAIRS, markov_rank=4), target, seed),
     }
 
 
@@ -84,10 +85,10 @@ def eagle_drafter(rng: random.Random, spec: EagleSpec, target: ModelSpec, seed: 
     )  # fmt: skip
 
 
-def block_drafter(rng: random.Random, spec: BlockSpec, target: ModelSpec, seed: int) -> Drafter:
-    head, (config, policy) = block_head(spec, block_tensors(spec, target, seed)), random_tree(rng)
-    runner = runner_of(spec.body, lambda cache: BlockExecutor(head, cache), cache_bytes=rng.choice([0, 2**16]))
-    return BlockDrafter(runner, config, policy, target_vocab_size=target.vocab_size, taps=spec.taps(target.num_layers))
+def block_drafter(rng: random.Random, spec: DFlashSpec, target: ModelSpec, seed: int) -> Drafter:
+    head, (config, policy) = dflash_head(spec, dflash_tensors(spec, target, seed)), random_tree(rng)
+    runner = runner_of(spec.body, lambda cache: DFlashExecutor(head, cache), cache_bytes=rng.choice([0, 2**16]))
+    return DFlashDrafter(runner, config, policy, target_vocab_size=target.vocab_size, taps=spec.taps(target.num_layers))
 
 
 def random_request(rng: random.Random, vocab_size: int, written: list[int]) -> GenerationRequest:

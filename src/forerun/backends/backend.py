@@ -1,54 +1,58 @@
 """The interface through which the engine uses a backend."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol, Self
+
+from torch import Tensor
 
 from forerun.backends.kept_weights import KeptWeights
 from forerun.backends.kernel_probe import KernelProbe
-from forerun.core.head_spec import BlockSpec, EagleSpec, MadeSpec
-from forerun.decoding.decoder import Decoder
-from forerun.drafting.drafter import RoundPlan
-from forerun.drafting.heads.block import BlockExecutor, BlockHead
-from forerun.drafting.heads.eagle import EagleExecutor, TorchEagleHead
-from forerun.drafting.heads.executor import HeadExecutor
-from forerun.drafting.heads.layer import Embed, HeadWeights
-from forerun.model.backend import Linear, ModelBackend
-from forerun.model.forward import Executor
+from forerun.backends.rounds import RoundPipeline, RoundPlan
+from forerun.core.model_spec import ModelSpec
+from forerun.model.backend import ModelBackend
+from forerun.model.forward import Executor, ForwardInput
+from forerun.model.program import Program
 from forerun.model.rank_group import RankGroup
 from forerun.model.runner import Runner
 from forerun.model.tree_cache import TreeCache
+from forerun.model.weights import WeightSource
 from forerun.sharding.torch_group import TorchGroup
+
+
+class DraftLayers(Protocol):
+    """Layers of a draft that a backend runs in one call."""
+
+    def run(self, inputs: ForwardInput, x_TH: Tensor, h_TH: Tensor) -> Tensor:
+        """The buffer x after a pass that began with these buffers x and h; valid until the next pass."""
+        ...
 
 
 class Backend(ModelBackend, Protocol):
     """Runs a model on one kind of machine, and decodes with it."""
 
-    def decoders(self, target: Runner, plan: RoundPlan | None) -> Sequence[Decoder]:
-        """Decoders that run whole rounds of this plan without the host, fastest first; usually empty."""
-        return ()
-
-    def plays_rounds(self, target: Runner, plan: RoundPlan | None) -> bool:
-        """Whether `decoders` has any for these."""
+    def plays_rounds(self, target: Runner, plan: RoundPlan) -> bool:
+        """Whether it plays whole rounds of this plan without the host; usually not."""
         return False
+
+    def rounds(self, target: Runner, plan: RoundPlan) -> RoundPipeline:
+        """Such rounds, if `plays_rounds`."""
+        raise AssertionError(f"{self.name} plays no rounds")
 
     def keeping(self, kept: KeptWeights) -> Self:
         """The same backend, which saves the weights that it packs; most backends pack none."""
         return self
 
-    def head_executor(
-        self, spec: MadeSpec, weights: HeadWeights, embed: Embed, output: Linear, cache: TreeCache
-    ) -> HeadExecutor:
-        """A draft head bound to its cache; the default calls torch.
+    def draft_layers(
+        self, spec: ModelSpec, program: Program, weights: WeightSource, cache: TreeCache, is_known_S: Tensor
+    ) -> DraftLayers | None:
+        """This program of a draft's layers, bound to weights and a cache; None: the backend runs none, and has not read
+        the weights.
 
         Args:
-            weights: the head's own; its linear layers are those of `draft_linear`.
-            embed, output: see `EagleHead`.
+            program: from the buffers x and h to x.
+            is_known_S: bool, the slots that hold a row; nothing attends to the others.
         """
-        match spec:
-            case EagleSpec():
-                return EagleExecutor(TorchEagleHead(spec, weights, embed, output), cache)
-            case BlockSpec():
-                return BlockExecutor(BlockHead(spec, weights, embed, output), cache)
+        return None
 
     def kernel_probe(self, executor: Executor) -> KernelProbe | None:
         """Measures the kernels of this executor one by one; None if the backend cannot time them separately."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from forerun.core.model_spec import WeightFormat
-from forerun.model.quantise import as_plain, head_format, quantise
+from forerun.model.quantise import as_plain, output_format, quantise
 from forerun.model.slicing import take_bias, take_part
 from forerun.model.weights import WHOLE, DenseWeight, Int4Weight, Part, Weight
 
@@ -20,7 +20,7 @@ class LoadedWeights:
 
     Args:
         tensors: by name, with the suffix ".weight" or ".bias"; without a head, the embedding is the head too.
-        weight_format: of linear layers; see `head_format` for the head's.
+        weight_format: of linear layers; see `output_format` for the output projection's.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], weight_format: WeightFormat = "plain") -> None:
@@ -45,7 +45,7 @@ def own_format(name: str, weight_format: WeightFormat) -> WeightFormat:
     """The format of one linear in a model whose linears have this one."""
     if name == LAYER_TABLE:
         return "plain"
-    return head_format(weight_format) if name == HEAD else weight_format
+    return output_format(weight_format) if name == HEAD else weight_format
 
 
 def in_format(weight: Weight, weight_format: WeightFormat) -> Weight:

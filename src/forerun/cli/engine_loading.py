@@ -8,7 +8,6 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from forerun.checkpoints.heads.stored import find_head
 from forerun.checkpoints.source import CheckpointSource
 from forerun.cli.failures import find_model, find_model_or_head
 from forerun.cli.logs import note
@@ -17,6 +16,7 @@ from forerun.cli.streams import unechoed
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import Automatic, DrafterConfig, LayerSkip, Parallel, draft_name
 from forerun.core.places import cache_folder
+from forerun.drafting.heads.stored import find_head
 from forerun.drafting.layer_skip.set_files import read_found_sets, read_sets, sets_beside, sets_in_cache
 from forerun.wires.endpoint import Address, read_key
 

@@ -60,7 +60,7 @@ def find_model(name: str) -> "CheckpointSource":
         ModelNotFoundError: there is no model of this name.
         CheckpointError: it is a draft head.
     """
-    from forerun.checkpoints.heads.stored import require_model  # not free to import
+    from forerun.drafting.heads.stored import require_model  # not free to import
 
     return require_model(find_model_or_head(name))
 
@@ -86,7 +86,7 @@ def find_draft_model(name: str) -> "CheckpointSource":
         ModelNotFoundError: there is no model of this name.
         ConfigError: it is a draft head.
     """
-    from forerun.checkpoints.heads.stored import find_head
+    from forerun.drafting.heads.stored import find_head
 
     source = find_model_or_head(name)
     if find_head(source) is not None:

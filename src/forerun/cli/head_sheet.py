@@ -3,43 +3,27 @@
 from pathlib import Path
 from typing import Any
 
-from forerun.checkpoints.heads.stored import StoredHead
 from forerun.cli.sheet import count, file_rows
 from forerun.core.errors import CheckpointError, VocabularyError
-from forerun.core.head_spec import AssistantSpec, BlockSpec, EagleSpec, HeadSpec
 from forerun.core.model_spec import ModelSpec
-
-
-def kind_of(spec: HeadSpec) -> str:
-    """The name of a head's kind."""
-    if isinstance(spec, EagleSpec):
-        return "EAGLE-3"
-    if isinstance(spec, AssistantSpec):
-        return "Gemma 4 assistant"
-    return "DFlash 2" if spec.pair_rank else "DSpark" if spec.markov_rank else "DFlash"
+from forerun.drafting.heads.kind import StoredHead
 
 
 def head_rows(head: StoredHead, files: tuple[Path, ...]) -> list[tuple[str, str]]:
     """Labels and values of a head."""
     spec = head.spec
-    is_usual = isinstance(spec, EagleSpec) and spec.layer_ids is None
-    ids = "1, L // 2 - 1 and L - 4 of L layers" if is_usual else f"{list(spec.taps(0))}"
-    reads = f"{spec.num_taps} features a token, after the target's layers {ids}, counted from 0"
-    if isinstance(spec, AssistantSpec):
-        reads = "the target's keys and values, and its last hidden state"
     body = spec.body
     has_own = {"embed_tokens.weight": "embedding", "lm_head.weight": "output"}
     own = [word for name, word in has_own.items() if name in head.tensors]
     rows = [
-        ("draft head", f"{kind_of(spec)}, {head.name}"),
+        ("draft head", f"{spec.label}, {head.name}"),
         ("made for", head.verifier or f"a target of hidden size {spec.target_hidden_size}"),
         ("parameters", f"{count(head.num_parameters)}, own: {' and '.join(own) or 'neither embedding nor output'}"),
         ("layers", f"{body.num_layers} of hidden size {body.hidden_size}, {body.intermediate_size} in the MLP"),
-        ("reads", reads),
+        ("reads", spec.reads),
         ("tokens drafted", str(body.vocab_size)),
+        *spec.own_rows,
     ]
-    if isinstance(spec, BlockSpec):
-        rows.append(("drafts", f"{spec.num_drafted} tokens in one pass"))
     return rows + file_rows([(path.name, path.stat().st_size) for path in files])
 
 
@@ -48,7 +32,7 @@ def head_to_dict(head: StoredHead) -> dict[str, Any]:
     spec = head.spec
     return {
         "name": head.name,
-        "head": kind_of(spec),
+        "head": spec.label,
         "verifier": head.verifier or None,
         "num_parameters": head.num_parameters,
         "target_hidden_size": spec.target_hidden_size,

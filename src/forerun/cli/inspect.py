@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from forerun.checkpoints.heads.stored import find_head
 from forerun.checkpoints.safetensors.header import ITEM_BYTES
 from forerun.cli.declare import option
 from forerun.cli.failures import INCOMPATIBLE, find_model_or_head
@@ -14,6 +13,7 @@ from forerun.cli.rank_sheet import rank_rows, rank_sheets
 from forerun.cli.sheet import ModelSheet, count, file_rows, print_rows, read_sheet, size
 from forerun.cli.template_sheet import template_rows
 from forerun.core.places import path_of
+from forerun.drafting.heads.stored import find_head
 
 
 def inspect(

@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 
 from torch import Tensor
 
+from forerun.backends.rounds import RoundPlan
 from forerun.core.config import SamplingParams
 from forerun.core.steps import PLAIN, DrafterState
 from forerun.decoding.decoder import Request
@@ -28,7 +29,6 @@ from forerun.drafting.drafter import (
     ReadsScores,
     ReadsText,
     RidesAlong,
-    RoundPlan,
     RunsElsewhere,
     SearchesFirst,
 )
@@ -224,7 +224,8 @@ class Drafters:
             self._prepare_rider(*self._rider)
         predicted = None
         if self._expects:
-            predicted = self.referee.cut_prediction(self._prediction.propose(self._root))
+            proposal = self._prediction.propose(self._root)
+            predicted = self.referee.cut_prediction(proposal, is_forced=self._prediction.is_forced)
         self._is_predicted = predicted is not None
         tree = self._proposed_in_turn() if predicted is None else predicted
         self._num_rounds += 1

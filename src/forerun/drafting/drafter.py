@@ -7,14 +7,13 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
+from forerun.backends.rounds import RoundPlan
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel
 from forerun.core.pace import Pace
 from forerun.core.steps import DRAFTED, DrafterState, Guessers, Span
 from forerun.drafting.policies import TreePolicy
 from forerun.model.forward import ForwardInput
-from forerun.model.runner import Runner
-from forerun.model.vocabulary_map import VocabularyMap
 from forerun.sampling.noise import KeyedNoise
 from forerun.sampling.sample import TopK
 from forerun.speculation.referee.budget import DraftCosts, ProposedTree, RowBudget
@@ -270,26 +269,6 @@ class HasCosts(Protocol):
     @abstractmethod
     def measure_costs(self, measure: Measure) -> DraftCosts:
         """What its passes cost, measured now."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundPlan:
-    """The data a device needs to run a drafter's rounds without the host.
-
-    Args:
-        draft: the draft model; None: nothing is drafted.
-        shape: shape of the tree.
-        policy: growth policy beyond the shape.
-        vocabulary: maps the draft's token ids to the target's; None: the ids are equal.
-        taps: the target's layers whose outputs the draft reads, in its own order: it is an EAGLE-3 head. Empty: it is a
-            model, which reads tokens alone.
-    """
-
-    draft: Runner | None
-    shape: DraftModel
-    policy: TreePolicy
-    vocabulary: VocabularyMap | None = None
-    taps: tuple[int, ...] = ()
 
 
 PLAIN_PLAN = RoundPlan(

@@ -31,6 +31,7 @@ class Prediction:
         self._num_tokens = max(0, verify_width - 1)
         self._chain = LookupChain(num_tokens=self._num_tokens, prior_rate=EXPECTED_RATE)
         self._constraint: Constraint | None = None
+        self.is_forced = False  # the last proposal is what the grammar forces
 
     def begin(self, token_ids: Sequence[int], written_ids: Sequence[int], constraint: Constraint | None = None) -> None:
         """Expect a text.
@@ -49,6 +50,7 @@ class Prediction:
         """The chain that is expected below the root; the root alone if none is."""
         tree = TokenTree(root)
         forced = [] if self._constraint is None else self._constraint.forced()
+        self.is_forced = bool(forced)
         if forced:
             self._chain.follow()
             forced = forced[: self._num_tokens]

@@ -5,50 +5,18 @@ nothing.
 """
 
 import logging
-from dataclasses import dataclass
 from typing import Final
 
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import draft_name
 from forerun.core.steps import StepStats
 from forerun.decoding.drafters import Drafters
-from forerun.drafting.draft_model import DraftModelDrafter
-from forerun.drafting.heads.assistant import AssistantDrafter
-from forerun.drafting.heads.drafter import BlockDrafter, EagleDrafter
+from forerun.drafting.draft_model import DraftModelDrafter, UsualAcceptance
 
 logger = logging.getLogger(__name__)
 
 NUM_TOKENS: Final = 200  # of an answer, after which its rounds are judged
 LEAST_ROUNDS: Final = 20  # with a proposal; a drafter with fewer rests because it does not pay
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usual:
-    """How often the target accepts at least one drafted token of a round, in percent.
-
-    The share hardly depends on the tree's size, which depends on the cost of passes. On the built-in target, with 16
-    rows at temperature 1, random heads had 12 to 28 and the built-in draft 78 to 96; in repetitive greedy text a random
-    DFlash head had 45 to 64, which is not detected. The usual range of heads is estimated from published mean lengths
-    of 3 to 7 tokens per round (a length of n is a share of about 1 - 1 / n), not measured here.
-
-    Args:
-        kind: the kind of draft, for the message.
-        low, high: the usual range.
-        floor: the user is warned below it.
-    """
-
-    kind: str
-    low: int
-    high: int
-    floor: int
-
-
-USUAL: Final[dict[type[object], Usual]] = {
-    EagleDrafter: Usual(kind="an EAGLE-3 head", low=70, high=95, floor=40),
-    BlockDrafter: Usual(kind="a DFlash head", low=70, high=95, floor=40),
-    AssistantDrafter: Usual(kind="an assistant", low=70, high=97, floor=40),
-    DraftModelDrafter: Usual(kind="a draft model", low=60, high=95, floor=30),
-}
 
 
 class AcceptanceWatch:
@@ -62,7 +30,9 @@ class AcceptanceWatch:
         self._name, first = next(iter(drafters.held.items()), ("", None))
         self._target = config.target
         self._draft = draft_name(config.drafter)
-        self._usual = None if self._draft is None else USUAL.get(type(first))
+        self._usual: UsualAcceptance | None = None
+        if self._draft is not None and isinstance(first, DraftModelDrafter):
+            self._usual = first.usual_acceptance
         self.begin()
 
     def begin(self) -> None:
@@ -80,7 +50,7 @@ class AcceptanceWatch:
         if self._num_tokens >= NUM_TOKENS and self._num_drafted >= LEAST_ROUNDS:
             self._judge(self._usual)
 
-    def _judge(self, usual: Usual) -> None:
+    def _judge(self, usual: UsualAcceptance) -> None:
         share = 100 * self._num_taken / self._num_drafted
         if share >= usual.floor:
             return

@@ -9,13 +9,13 @@ from typing import Final
 import torch
 
 from forerun.backends.dtypes import compute_dtype
-from forerun.checkpoints.heads.stored import require_model
 from forerun.checkpoints.huggingface.names import fused_shapes, tensor_plan
 from forerun.checkpoints.open import open_source
 from forerun.checkpoints.safetensors.header import FLOAT_BYTES
 from forerun.checkpoints.source import CheckpointSource
 from forerun.core.config import AUTO_DEVICE, EngineConfig
 from forerun.core.model_spec import ModelSpec
+from forerun.drafting.heads.stored import require_model
 from forerun.engine.model_loading import (
     Checkpoint,
     conditions_of,

@@ -7,7 +7,6 @@ from importlib import import_module
 from typing import Any, Final
 
 from forerun.backends.backend import Backend
-from forerun.checkpoints.heads.stored import find_head
 from forerun.checkpoints.open import open_source
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import (
@@ -29,6 +28,7 @@ from forerun.core.sublayers import write_skips
 from forerun.decoding.drafters import Drafters
 from forerun.drafting.draft_model import DraftModelDrafter, serial_rows
 from forerun.drafting.drafter import Drafter, ReadsFeatures
+from forerun.drafting.heads.stored import find_head
 from forerun.drafting.layer_skip.set_files import first_set
 from forerun.drafting.policies import Loading, Policies
 from forerun.drafting.remote.connection import WorkerSupply
@@ -142,7 +142,9 @@ class DrafterLoader:
             draft = self.load_model_or_head(named, width)
             among["draft_head" if isinstance(draft, ReadsFeatures) else "draft_model"] = draft
             alone = Drafters(among, is_adaptive=True)
-            if self._backend.plays_rounds(self.target.load(max(width, draft.verify_width)), alone.round_plan):
+            plan = alone.round_plan
+            width = max(width, draft.verify_width)
+            if plan is not None and self._backend.plays_rounds(self.target.load(width), plan):
                 return alone
         elif (known := self._known_draft()) is not None:
             among["draft_model"] = self._load_serial(DraftModel(model=known.source.name), known)

@@ -11,7 +11,6 @@ import torch
 from forerun.backends.choose import BackendChoice, choose_backend
 from forerun.backends.dtypes import Conditions, compute_dtype, runs_native
 from forerun.backends.kept_weights import KeptWeights
-from forerun.checkpoints.heads.stored import require_model
 from forerun.checkpoints.prepared.folder import PreparedFolder
 from forerun.checkpoints.safetensors.header import FLOAT_BYTES
 from forerun.checkpoints.source import CheckpointSource, Reading
@@ -22,6 +21,7 @@ from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.core.pace import Pace, read_device
 from forerun.core.places import cache_folder
 from forerun.core.sublayers import NOTHING, SkipSet
+from forerun.drafting.heads.stored import require_model
 from forerun.model.quantise import weight_bytes
 from forerun.model.runner import Runner
 from forerun.model.weights import WeightSource

@@ -13,7 +13,6 @@ import torch
 
 import forerun
 from forerun.backends.choose import BackendChoice, kernel_fault
-from forerun.checkpoints.heads.stored import draft_identity
 from forerun.checkpoints.open import open_source
 from forerun.checkpoints.source import CheckpointSource
 from forerun.core.config import EngineConfig, SamplingParams
@@ -25,9 +24,11 @@ from forerun.core.pace import read_device
 from forerun.core.steps import PLAIN
 from forerun.core.threads import inference
 from forerun.decoding.decoder import Decoder, Request, play
+from forerun.decoding.device import device_decoders
 from forerun.decoding.drafters import Drafters
 from forerun.decoding.host_loop import HostDecoder
 from forerun.drafting.drafter import PLAIN_PLAN
+from forerun.drafting.heads.stored import draft_identity
 from forerun.drafting.policies import Policies
 from forerun.engine.drafters import DrafterLoader
 from forerun.engine.learnt import About, LearntFile
@@ -118,7 +119,7 @@ def open_engine(
     cores = replace(cores, place=target.backend.place_threads)
     if config.exactness == "exact":
         require_exact_bits(target, config.target)
-    on_device = choice.backend.decoders(target, drafters.round_plan)
+    on_device = device_decoders(choice.backend, target, drafters.round_plan)
     rehearse(target, drafters, on_device, cores, max_length, learnt)
     plain = plain_decoders(target, drafters, choice, on_device)
     baseline = None
@@ -221,7 +222,8 @@ def plain_decoders(
     """The decoders of plain decoding: the backend's, if it also decodes drafted rounds, and the host's loop."""
     if not drafters.held:
         return (*drafted, HostDecoder(target, drafters))
-    return (*(choice.backend.decoders(target, PLAIN_PLAN) if drafted else ()), HostDecoder(target, Drafters()))
+    plain = device_decoders(choice.backend, target, PLAIN_PLAN) if drafted else ()
+    return (*plain, HostDecoder(target, Drafters()))
 
 
 def warn_of_missing_kernels(choice: BackendChoice) -> None:

@@ -26,12 +26,12 @@ CLIPPING: Final = (1.0, 0.96, 0.92, 0.88, 0.84, 0.8, 0.76, 0.72)  # the shares o
 ELEMENTS_PER_BLOCK: Final = 1 << 21  # quantised at a time: few enough for the CPU's cache, enough for all threads
 
 
-def head_format(weight_format: WeightFormat) -> WeightFormat:
-    """The head's format in a model with this layer format.
+def output_format(weight_format: WeightFormat) -> WeightFormat:
+    """The output projection's format in a model with this layer format.
 
-    With int4 layers the head is int8, because its rounding errors directly change the scores. On held-out text the
-    built-in target's perplexity is 16.51 plain, 16.72 with int4 layers, and 16.90 with an int4 head as well; an int8
-    head makes no measurable difference.
+    With int4 layers it is int8, because its rounding errors directly change the scores. On held-out text the built-in
+    target's perplexity is 16.51 plain, 16.72 with int4 layers, and 16.90 with an int4 output projection too; an int8
+    one makes no measurable difference.
     """
     return "int8" if weight_format == "int4" else weight_format
 

@@ -16,9 +16,10 @@ import torch
 
 from forerun import Engine
 from forerun.backends.cpu.draft_linear import DraftLinear
-from forerun.backends.cpu.eagle import NativeEagleExecutor
+from forerun.backends.cpu.executor import NativeLayers
 from forerun.core.drafter_config import DraftHead
 from forerun.drafting.heads.drafter import HeadDrafter
+from forerun.drafting.heads.eagle_network import ProgramEagleExecutor
 from forerun.drafting.heads.executor import HeadExecutor
 from forerun.model.forward import ForwardInput
 from forerun_lab.checks.common import config_of, standard_arguments, write_results
@@ -68,7 +69,7 @@ def main() -> None:
         assert isinstance(executor, HeadExecutor), type(executor)
         linears = [each for each in gc.get_objects() if isinstance(each, DraftLinear)]
         sizes = [linear.num_bytes for linear in linears]
-        if isinstance(executor, NativeEagleExecutor):
+        if isinstance(executor, ProgramEagleExecutor) and isinstance(executor.layers, NativeLayers):
             sizes += [part.num_bytes for linear in executor.layers.lowering.linears.values() for part in linear.parts()]
         num_bytes = sum(sizes)
         executor.clear([0])  # as in a text, whose first token has no row

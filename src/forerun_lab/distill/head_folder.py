@@ -8,10 +8,12 @@ from safetensors.torch import save
 from torch import Tensor
 
 from forerun.checkpoints.huggingface.config import CONFIG_NAME
-from forerun.core.head_spec import BlockSpec, EagleSpec, MadeSpec
 from forerun.core.output_file import remove, write_whole
+from forerun.drafting.heads.dflash import DFlashSpec
+from forerun.drafting.heads.eagle import EagleSpec
 from forerun.model.vocabulary_map import VocabularyMap
 from forerun_lab.distill.folder import llama_config, to_text
+from forerun_lab.distill.head_shape import MadeSpec
 
 
 def write_head(folder: Path, spec: MadeSpec, weights: Mapping[str, Tensor], vocabulary: VocabularyMap) -> None:
@@ -43,7 +45,7 @@ def head_config(spec: MadeSpec, num_target_ids: int) -> dict[str, object]:
                 "draft_vocab_size": spec.body.vocab_size,
                 "eagle_config": {"use_aux_hidden_state": True, "eagle_aux_hidden_state_layer_ids": spec.layer_ids},
             }
-        case BlockSpec():
+        case DFlashSpec():
             return {
                 **common,
                 "architectures": ["DFlashDraftModel"],

@@ -2,21 +2,22 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeAlias
 
 import torch
 from torch import Tensor
 
-from forerun.checkpoints.heads.tensors import needed_shapes
 from forerun.core.errors import ConfigError
-from forerun.core.head_spec import BlockSpec, EagleSpec, MadeSpec
 from forerun.core.mechanisms import WINDOW, mechanisms_of
 from forerun.core.model_spec import ModelSpec, RopeSpec
+from forerun.drafting.heads.dflash import DFlashSpec
+from forerun.drafting.heads.eagle import EagleSpec
 from forerun.model.vocabulary_map import VocabularyMap
 from forerun_lab.distill.config import HeadKind
 
-BLOCK_SIZE: Final = 8  # rows of a DFlash block: a small head rarely guesses seven tokens right
-BLOCK_LAYERS: Final = 2
+MadeSpec: TypeAlias = EagleSpec | DFlashSpec  # of heads that can be made here
+DFLASH_SIZE: Final = 8  # rows of a DFlash pass: a small head rarely guesses seven tokens right
+DFLASH_LAYERS: Final = 2
 LEAST_LAYERS: Final = 4  # of a target: three features from different layers, before the last
 
 
@@ -26,7 +27,8 @@ def choose_head(
     """A head with layers of the target's shape.
 
     Args:
-        counts_V: how often the target writes each token; the mask of a block is a token that it hardly ever writes.
+        counts_V: how often the target writes each token; a DFlash head masks with a token that it hardly
+            ever writes.
 
     Raises:
         ConfigError: the target has too few layers, or layers that a head cannot copy.
@@ -59,12 +61,12 @@ def choose_head(
     entered = spread(target.num_layers)
     if kind == "eagle3":
         return EagleSpec(body=body, target_hidden_size=target.hidden_size, layer_ids=entered, num_taps=len(entered))
-    num_layers = num_layers or BLOCK_LAYERS
-    return BlockSpec(
+    num_layers = num_layers or DFLASH_LAYERS
+    return DFlashSpec(
         body=replace(body, num_layers=num_layers, qk_norm=True),
         target_hidden_size=target.hidden_size,
         layer_ids=tuple(layer - 1 for layer in entered),
-        block_size=BLOCK_SIZE,
+        block_size=DFLASH_SIZE,
         mask_token_id=int(counts_V.argmin()),
         windows=(None,) * num_layers,
         is_causal=(False,) * num_layers,
@@ -89,7 +91,7 @@ def initial_head(
     body = spec.body
     hidden = body.hidden_size
     weights = dict[str, Tensor]()
-    for name, shape in needed_shapes(spec):
+    for name, shape in spec.needed_shapes():
         is_norm = len(shape) == 1
         weights[name] = torch.ones(shape) if is_norm else torch.randn(shape, generator=random) * 0.02
     weights["fc.weight"][:, -hidden:] += torch.eye(hidden)

@@ -1,7 +1,7 @@
 """Training a draft head on its target's features and next-token probabilities.
 
 Legend: B texts at once, T tokens of the longest, R rows of a step, N rows to learn from, A anchors of a text, K rows of
-a block, F features of a token, H hidden size, W the head's tokens.
+a DFlash pass, F features of a token, H hidden size, W the head's tokens.
 """
 
 from collections.abc import Sequence
@@ -13,10 +13,11 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from forerun.core.head_spec import BlockSpec, EagleSpec
 from forerun.core.machine import free_memory_bytes
-from forerun.drafting.heads.block import BlockHead
-from forerun.drafting.heads.eagle import TorchEagleHead
+from forerun.drafting.heads.dflash import DFlashSpec
+from forerun.drafting.heads.dflash_network import DFlashHead
+from forerun.drafting.heads.eagle import EagleSpec
+from forerun.drafting.heads.eagle_network import TorchEagleHead
 from forerun.drafting.heads.layer import Embed, HeadWeights, Linear, attend, embedding, plain_linear
 from forerun.model.rope import rope_table
 from forerun.model.vocabulary_map import VocabularyMap
@@ -37,7 +38,7 @@ class HeadTrainer(Trainer):
     """A head, its optimizers, and the state of its training; the target computes the features of every batch.
 
     An EAGLE-3 head drafts up to NUM_STEPS tokens after every token of a text, from its own states as in decoding (the
-    training-time test of arXiv 2503.01840). A DFlash head drafts blocks after some tokens.
+    training-time test of arXiv 2503.01840). A DFlash head drafts its tokens after some tokens.
     """
 
     def __init__(self, network: HeadNetwork, vocabulary: VocabularyMap, target: Network, *, device: str) -> None:
@@ -63,7 +64,7 @@ class HeadTrainer(Trainer):
         features = self._features(texts, ids_BT).float()
         with torch.autocast(kind, torch.bfloat16, enabled=dtype is torch.bfloat16):
             spec = self._head.spec
-            rows = self._drafted if isinstance(spec, EagleSpec) else self._blocks
+            rows = self._drafted if isinstance(spec, EagleSpec) else self._anchored
             logits, places_N2 = rows(ids_BT, is_learnt_BT, features)
         first = torch.tensor([0, *[len(text.token_ids) for text in texts]]).cumsum(0)
         flat_N = (first[places_N2[:, 0].cpu()] + places_N2[:, 1].cpu()).long()
@@ -123,11 +124,11 @@ class HeadTrainer(Trainer):
         goes_on = torch.rand(NUM_STEPS - 1, generator=self._random) < STEP_SHARE
         return 1 + int(goes_on.long().cumprod(0).sum())
 
-    def _blocks(self, ids_BT: Tensor, is_learnt_BT: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits [N, W] of blocks after some tokens, and the text and place of the token that each row follows."""
+    def _anchored(self, ids_BT: Tensor, is_learnt_BT: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits [N, W] of a DFlash head after some tokens; the text and place of the token that each row follows."""
         spec = self._head.spec
-        assert isinstance(spec, BlockSpec)
-        head = BlockHead(spec, *self._parts())
+        assert isinstance(spec, DFlashSpec)
+        head = DFlashHead(spec, *self._parts())
         size = spec.block_size
         num_rows = ids_BT.shape[1]
         device = ids_BT.device
@@ -139,8 +140,8 @@ class HeadTrainer(Trainer):
         ids_BAK[..., 0] = ids_BT.gather(1, anchors_BA)
         text = head.text_kv(head.states(features), self._cos_sin[:num_rows])
         before = torch.arange(num_rows, device=device) < anchors_BA[..., None]  # [B, A, T]
-        same_block = torch.eye(num_anchors, dtype=torch.bool, device=device).repeat_interleave(size, 1)
-        sees = torch.cat((before, same_block.expand(len(ids_BT), -1, -1)), -1).repeat_interleave(size, 1)
+        same_pass = torch.eye(num_anchors, dtype=torch.bool, device=device).repeat_interleave(size, 1)
+        sees = torch.cat((before, same_pass.expand(len(ids_BT), -1, -1)), -1).repeat_interleave(size, 1)
 
         def mix(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             keys, values = (
@@ -148,7 +149,7 @@ class HeadTrainer(Trainer):
             )
             return attend(q.flatten(1, 2), keys, values, sees).view(*q.shape[:3], -1)
 
-        outputs = head.block(ids_BAK, self._cos_sin[places_BAK], mix)
+        outputs = head.outputs(ids_BAK, self._cos_sin[places_BAK], mix)
         follows_BAK = places_BAK - 1
         is_in = (follows_BAK < num_rows) & (torch.arange(size, device=device) > 0)
         learnt = is_learnt_BT.gather(1, follows_BAK.flatten(1).clamp(0, num_rows - 1)).view_as(is_in) & is_in

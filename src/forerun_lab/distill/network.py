@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from forerun.core.errors import require
-from forerun.core.head_spec import MadeSpec
 from forerun.core.machine import has_fast_bfloat16
 from forerun.core.mechanisms import lacking, mechanisms_of
 from forerun.core.model_spec import ModelSpec
 from forerun.model.quantise import as_plain
 from forerun.model.rope import rope_table
 from forerun.model.weights import WeightSource
+from forerun_lab.distill.head_shape import MadeSpec
 
 LINEAR: Final = ("qkv", "attention_out", "gate_up", "mlp_out")
 LONG_SHARE: Final = 8  # on CPUs, one text in so many, the longest ones, has its attention computed alone

@@ -14,12 +14,14 @@ from torch import Tensor
 
 from forerun.core.disk_room import free_bytes
 from forerun.core.errors import CheckpointError, ConfigError
-from forerun.core.head_spec import BlockSpec, EagleSpec, MadeSpec
 from forerun.core.locks import hold
 from forerun.core.model_spec import ModelSpec
 from forerun.core.output_file import remove, write_whole
+from forerun.drafting.heads.dflash import DFlashSpec
+from forerun.drafting.heads.eagle import EagleSpec
 from forerun.model.vocabulary_map import VocabularyMap
 from forerun_lab.distill.config import DistillConfig
+from forerun_lab.distill.head_shape import MadeSpec
 from forerun_lab.distill.head_trainer import HeadTrainer
 from forerun_lab.distill.network import HeadNetwork, Network
 from forerun_lab.distill.trainer import Trainer
@@ -254,6 +256,6 @@ class SavedHead(SavedDraft):
     def _trainer(
         self, spec: dict[str, Any], weights: Mapping[str, Tensor], vocabulary: VocabularyMap, device: str
     ) -> Trainer:
-        kind: type[MadeSpec] = BlockSpec if "block_size" in spec else EagleSpec
+        kind: type[MadeSpec] = DFlashSpec if "block_size" in spec else EagleSpec
         head = msgspec.convert(spec, kind)
         return HeadTrainer(HeadNetwork(head, weights), vocabulary, self._read_target(), device=device)

@@ -13,7 +13,7 @@ from torch import Tensor
 from forerun.backends.gpu.passes.packed_linear import DeviceLinear, pack
 from forerun.backends.gpu.row_table import RowTable
 from forerun.core.model_spec import ModelSpec, WeightFormat
-from forerun.model.quantise import group_size_of, head_format
+from forerun.model.quantise import group_size_of, output_format
 from forerun.model.weights import DenseWeight, Int4Weight, Int8Weight, Weight
 from tests.backends.gpu.compiling import compiling
 from tests.backends.gpu.resources import Resources, launch_resources
@@ -112,7 +112,7 @@ def packed_model(spec: ModelSpec, weight_format: WeightFormat) -> PackedModel:
         attention_out=pack(weight(hidden, spec.q_size, weight_format), None, compute=COMPUTE),
         gate_up=pack(weight(2 * middle, hidden, weight_format), None, compute=COMPUTE, paired=True),
         mlp_out=pack(weight(hidden, middle, weight_format), None, compute=COMPUTE),
-        head=pack(weight(spec.vocab_size, hidden, head_format(weight_format)), None, compute=COMPUTE),
+        head=pack(weight(spec.vocab_size, hidden, output_format(weight_format)), None, compute=COMPUTE),
     )
 
 

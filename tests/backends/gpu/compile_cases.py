@@ -24,7 +24,7 @@ from forerun.backends.gpu.passes.packed_linear import pack
 from forerun.backends.gpu.passes.qkv import qkv
 from forerun.backends.gpu.sampling.gumbel_noise import Draw
 from forerun.backends.gpu.sampling.join_tiles import Sampled, TopK
-from forerun.backends.gpu.sampling.lm_head import LmHead, sample_tokens, topk_tokens
+from forerun.backends.gpu.sampling.output_projection import OutputProjection, sample_tokens, topk_tokens
 from forerun.backends.gpu.sampling.score_shaping import RequestSettings, RowPaths, ScoreRows, shape_scores
 from forerun.backends.gpu.sampling.stored_scores import draw_tiles
 from forerun.backends.gpu.sampling.tile_maxima import TileMaxima
@@ -253,9 +253,11 @@ def _head_cases(model: str, spec: ModelSpec, packed: PackedModel, num_rows: int)
     norm = _input_norm(spec, packed)
     workspace = _workspace(packed)
 
-    def head(overlaps: bool, *, is_topk: bool) -> LmHead:
+    def head(overlaps: bool, *, is_topk: bool) -> OutputProjection:
         maxima = TileMaxima.for_vocabulary(VOCAB_SIZE, block=64, max_rows=MAX_ROWS, is_topk=is_topk, device=DEVICE)
-        return LmHead(h=h, packed=packed.head, norm=norm, workspace=workspace, maxima=maxima, overlaps=overlaps)
+        return OutputProjection(
+            h=h, packed=packed.head, norm=norm, workspace=workspace, maxima=maxima, overlaps=overlaps
+        )
 
     def sample(*, overlaps: bool) -> None:
         sample_tokens(head(overlaps, is_topk=False), _draw(), _sampled(num_rows), num_rows=num_rows)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from forerun.backends.gpu.backend import TRITON
+from forerun.backends.rounds import RoundPlan
 from forerun.backends.torch.backend import REFERENCE
 from forerun.core.config import SamplingParams
 from forerun.core.errors import NumericalError
@@ -16,7 +17,7 @@ from forerun.core.model_spec import ModelSpec
 from forerun.decoding.decoder import NothingToChooseError, Request, Round, Rounds, play
 from forerun.decoding.drafters import Drafters
 from forerun.decoding.host_loop import HostDecoder
-from forerun.drafting.drafter import PLAIN_PLAN, RoundPlan
+from forerun.drafting.drafter import PLAIN_PLAN
 from forerun.model.runner import Runner
 from forerun.model.vocabulary_map import VocabularyMap
 from forerun.sampling.noise import KeyedNoise
@@ -27,8 +28,9 @@ from tests.tiny import Weights, decode_ids, random_weights, tiny_runner, tiny_sp
 pytest.importorskip("triton")
 
 from forerun.backends.gpu import rounds as device_rounds
-from forerun.backends.gpu.decoder import DeviceDecoder, open_decoders
+from forerun.backends.gpu.pipeline import Pipeline
 from forerun.backends.gpu.rounds import DeviceRounds
+from forerun.decoding.device import DeviceDecoder, device_decoders
 from tests.varied import Varied, draft_model
 
 CAPACITY = 160
@@ -103,7 +105,7 @@ class Pair:
             plan = RoundPlan(
                 draft=self.draft, shape=config.config, policy=config.policies.tree, vocabulary=self.vocabulary
             )
-        return DeviceDecoder(DeviceRounds(self.target, plan))
+        return DeviceDecoder(Pipeline(DeviceRounds(self.target, plan)))
 
     def require_text_of_torch(self, params: SamplingParams) -> None:
         """Rounds on the device write what plain decoding by torch's reference kernels does."""
@@ -187,14 +189,14 @@ def test_a_tree_that_the_kernels_have_no_room_for_is_left_to_the_hosts_loop(
     pair = Pair(device)
     wide = tree(draft_width=draft_width, num_children=children)
     plan = RoundPlan(draft=pair.draft, shape=wide.config, policy=wide.policies.tree)
-    assert open_decoders(pair.target, plan) == ()
+    assert device_decoders(TRITON, pair.target, plan) == ()
 
 
 def test_a_tree_of_as_many_children_as_fit_can_be_played(device: str) -> None:
     pair = Pair(device)
     wide = tree(draft_width=8, num_children=16, depth=1)
     plan = RoundPlan(draft=pair.draft, shape=wide.config, policy=wide.policies.tree)
-    (decoder,) = open_decoders(pair.target, plan)
+    (decoder,) = device_decoders(TRITON, pair.target, plan)
     assert pair.write(decoder, PROMPT, SAMPLED, 7, 2) == pair.plain(PROMPT, SAMPLED, 7, 2)
 
 

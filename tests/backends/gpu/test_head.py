@@ -12,7 +12,7 @@ from forerun.backends.gpu.passes.linear_buffers import InputNorm, NormShape, Spl
 from forerun.backends.gpu.passes.packed_linear import DeviceLinear, pack
 from forerun.backends.gpu.sampling.gumbel_noise import Draw
 from forerun.backends.gpu.sampling.join_tiles import Sampled, TopK
-from forerun.backends.gpu.sampling.lm_head import LmHead, sample_tokens, topk_tokens
+from forerun.backends.gpu.sampling.output_projection import OutputProjection, sample_tokens, topk_tokens
 from forerun.backends.gpu.sampling.tile_maxima import TileMaxima
 from forerun.core.model_spec import WeightFormat
 from forerun.model.quantise import dequantise, quantise
@@ -78,8 +78,8 @@ class HeadCase:
         )  # fmt: skip
         return found
 
-    def head(self, *, is_topk: bool) -> LmHead:
-        return LmHead(
+    def head(self, *, is_topk: bool) -> OutputProjection:
+        return OutputProjection(
             h=self.h, packed=self.packed, norm=self.norm, workspace=self.workspace,
             maxima=self.maxima(is_topk=is_topk), overlaps=False,
         )  # fmt: skip

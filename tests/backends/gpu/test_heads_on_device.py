@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from forerun.backends.choose import choose_backend
+from forerun.backends.gpu.backend import TRITON
 from forerun.backends.torch.backend import REFERENCE
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftHead
@@ -18,8 +19,8 @@ from forerun.decoding.decoder import Decoder, Request, Round, play
 from forerun.decoding.drafters import Drafters
 from forerun.decoding.host_loop import HostDecoder
 from forerun.drafting.draft_model import serial_rows
-from forerun.drafting.heads.drafter import EagleDrafter, HeadDrafter, head_vocabulary
-from forerun.drafting.heads.eagle import EagleExecutor
+from forerun.drafting.heads.drafter import HeadDrafter, head_vocabulary
+from forerun.drafting.heads.eagle_network import EagleDrafter, EagleExecutor
 from forerun.drafting.policies import TreePolicy
 from forerun.model.forward import Executor
 from forerun.model.runner import Runner
@@ -32,9 +33,9 @@ from tests.tiny import decode_ids, drafters_of, random_weights, tiny_runner
 
 pytest.importorskip("triton")
 
-from forerun.backends.gpu.decoder import DeviceDecoder, open_decoders
-from forerun.backends.gpu.head_on_device import EagleOnDevice
+from forerun.backends.gpu.eagle_on_device import EagleOnDevice
 from forerun.backends.gpu.tree.device_tree import COMMITTED, DeviceTree
+from forerun.decoding.device import DeviceDecoder, device_decoders
 from tests.backends.gpu.test_decoder import CAPACITY, FILTERED, GREEDY, PENALISED, SAMPLED, runner_of, spec_of
 
 VOCAB = 8  # so few tokens that many guesses of a random head are right
@@ -84,7 +85,7 @@ class Headed(ABC):
     def decoder(self) -> DeviceDecoder:
         plan = self.drafter_of().round_plan
         assert plan is not None
-        (decoder,) = open_decoders(runner_of(self.spec, self.weights, self.device), plan)
+        (decoder,) = device_decoders(TRITON, runner_of(self.spec, self.weights, self.device), plan)
         return decoder
 
     def host_decoder(self) -> HostDecoder:

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from forerun.core.head_spec import EagleSpec
 from forerun.core.model_spec import ModelSpec
+from forerun.drafting.heads.eagle import EagleSpec
 
 Floats = NDArray[np.float64]
 

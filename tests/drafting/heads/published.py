@@ -16,9 +16,10 @@ from torch import Tensor
 
 from forerun.checkpoints.open import open_source
 from forerun.core.drafter_config import BUILTIN_TARGET
-from forerun.core.head_spec import BlockSpec, EagleSpec
 from forerun.core.model_spec import ModelSpec
-from tests.drafting.heads.random_heads import block_tensors, eagle_tensors, random_body
+from forerun.drafting.heads.dflash import DFlashSpec
+from forerun.drafting.heads.eagle import EagleSpec
+from tests.drafting.heads.random_heads import dflash_tensors, eagle_tensors, random_body
 
 
 def body_keys(body: ModelSpec, vocab_size: int) -> dict[str, object]:
@@ -90,10 +91,10 @@ def write_eagle(folder: Path, spec: EagleSpec, target: ModelSpec, *, seed: int =
     return write_files(folder, flat_config(spec, target), with_map(named, target_ids, target.vocab_size))
 
 
-def block_config(spec: BlockSpec, target: ModelSpec) -> dict[str, object]:
+def dflash_config(spec: DFlashSpec, target: ModelSpec) -> dict[str, object]:
     """As z-lab and SpecForge write it."""
     sliding = next((window for window in spec.windows if window is not None), None)
-    of_block: dict[str, object] = {
+    of_dflash: dict[str, object] = {
         "mask_token_id": spec.mask_token_id,
         "target_layer_ids": list(spec.layer_ids),
         "selector_rank": spec.pair_rank or None,
@@ -115,14 +116,14 @@ def block_config(spec: BlockSpec, target: ModelSpec) -> dict[str, object]:
         "input_embedding_scale": spec.embedding_scale,
         "output_multiplier": spec.logit_scale,
         "final_logit_softcapping": spec.logit_cap,
-        "dflash_config": of_block,
+        "dflash_config": of_dflash,
     }
 
 
-def write_block(folder: Path, spec: BlockSpec, target: ModelSpec, *, seed: int = 0, is_alone: bool = True) -> Path:
+def write_dflash(folder: Path, spec: DFlashSpec, target: ModelSpec, *, seed: int = 0, is_alone: bool = True) -> Path:
     """A folder of a DFlash head."""
-    tensors = block_tensors(spec, target, seed, is_alone=is_alone)
-    return write_files(folder, block_config(spec, target), {name: value.float() for name, value in tensors.items()})
+    tensors = dflash_tensors(spec, target, seed, is_alone=is_alone)
+    return write_files(folder, dflash_config(spec, target), {name: value.float() for name, value in tensors.items()})
 
 
 @cache
@@ -144,5 +145,5 @@ def builtin_head(kind: Literal["eagle3", "dflash", "dflash2", "dspark"]) -> str:
         options = {"conv_kernel": 2, "conv_group": 16, "pair_rank": 8, "num_pairs": 16}
     if kind == "dspark":
         options = {"markov_rank": 8, "has_markov_gate": True, "drafts_from_root": True}
-    spec = BlockSpec(**common, block_size=8, mask_token_id=0, windows=(None,), is_causal=(False,), **options)
-    return str(write_block(folder, spec, target))
+    spec = DFlashSpec(**common, block_size=8, mask_token_id=0, windows=(None,), is_causal=(False,), **options)
+    return str(write_dflash(folder, spec, target))

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from forerun.core.head_spec import BlockSpec, EagleSpec
 from forerun.core.model_spec import ModelSpec, RopeSpec
-from forerun.drafting.heads.block import BlockHead
-from forerun.drafting.heads.eagle import TorchEagleHead
+from forerun.drafting.heads.dflash import DFlashSpec
+from forerun.drafting.heads.dflash_network import DFlashHead
+from forerun.drafting.heads.eagle import EagleSpec
+from forerun.drafting.heads.eagle_network import TorchEagleHead
 from forerun.drafting.heads.layer import HeadWeights, embedding
 
 CAPACITY = 160
@@ -21,10 +22,10 @@ def eagle_head(spec: EagleSpec, tensors: Mapping[str, Tensor]) -> TorchEagleHead
     return TorchEagleHead(spec, weights, embedding(weights["embed_tokens.weight"]), weights.linear("lm_head"))
 
 
-def block_head(spec: BlockSpec, tensors: Mapping[str, Tensor]) -> BlockHead:
+def dflash_head(spec: DFlashSpec, tensors: Mapping[str, Tensor]) -> DFlashHead:
     """A head that is alone."""
     weights = HeadWeights(tensors)
-    return BlockHead(spec, weights, embedding(weights["embed_tokens.weight"]), weights.linear("lm_head"))
+    return DFlashHead(spec, weights, embedding(weights["embed_tokens.weight"]), weights.linear("lm_head"))
 
 
 def random_body(rng: random.Random, **changes: object) -> ModelSpec:
@@ -114,7 +115,7 @@ def eagle_tensors(spec: EagleSpec, target: ModelSpec, seed: int, *, is_alone: bo
     return random_tensors(shapes, seed)
 
 
-def random_block(rng: random.Random, target: ModelSpec, **changes: object) -> BlockSpec:
+def random_dflash(rng: random.Random, target: ModelSpec, **changes: object) -> DFlashSpec:
     """A DFlash, DFlash 2 or DSpark head of any options for this target."""
     body = random_body(rng, vocab_size=target.vocab_size)
     group = rng.choice([2, 4])
@@ -138,10 +139,10 @@ def random_block(rng: random.Random, target: ModelSpec, **changes: object) -> Bl
     fields |= changes
     if fields.get("pair_rank") or not fields.get("markov_rank"):
         fields |= {"markov_rank": 0, "has_markov_gate": False}
-    return BlockSpec(**fields)  # type: ignore[arg-type]
+    return DFlashSpec(**fields)  # type: ignore[arg-type]
 
 
-def block_tensors(spec: BlockSpec, target: ModelSpec, seed: int, *, is_alone: bool = True) -> dict[str, Tensor]:
+def dflash_tensors(spec: DFlashSpec, target: ModelSpec, seed: int, *, is_alone: bool = True) -> dict[str, Tensor]:
     """Its weights, with an embedding and an output of its own if it `is_alone`."""
     body = spec.body
     hidden = body.hidden_size

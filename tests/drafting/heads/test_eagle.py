@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from forerun.core.sublayers import NOTHING
-from forerun.drafting.heads.eagle import EagleExecutor
+from forerun.drafting.heads.eagle_network import EagleExecutor, EagleRows
 from forerun.drafting.heads.features import TextFeatures
-from forerun.drafting.heads.rows import EagleRows
 from forerun.speculation.tree import TokenTree
 from tests.drafting.heads.eagle_reference import Floats, eagle_logits
 from tests.drafting.heads.random_heads import CAPACITY, eagle_head, eagle_tensors, random_eagle

@@ -14,19 +14,19 @@ from forerun.core.drafter_config import DraftHead
 from forerun.core.pace import Pace
 from forerun.core.sublayers import SkipSet
 from forerun.decoding.drafters import Drafters
-from forerun.drafting.heads.block import BlockExecutor
-from forerun.drafting.heads.drafter import BlockDrafter, EagleDrafter, HeadDrafter
-from forerun.drafting.heads.eagle import EagleExecutor
+from forerun.drafting.heads.dflash_network import DFlashDrafter, DFlashExecutor
+from forerun.drafting.heads.drafter import HeadDrafter
+from forerun.drafting.heads.eagle_network import EagleDrafter, EagleExecutor
 from forerun.speculation.tree import TokenTree
-from tests.drafting.heads.block_reference import block_outputs, logits_after
+from tests.drafting.heads.dflash_reference import dflash_outputs, logits_after
 from tests.drafting.heads.eagle_reference import Floats, eagle_logits
 from tests.drafting.heads.random_heads import (
-    block_head,
-    block_tensors,
+    dflash_head,
+    dflash_tensors,
     eagle_head,
     eagle_tensors,
-    random_block,
     random_body,
+    random_dflash,
     random_eagle,
 )
 from tests.drafting.heads.runners import runner_of
@@ -64,14 +64,14 @@ class Checked:
             self.drafter: HeadDrafter = EagleDrafter(runner, config, taps=self.taps, **sizes)
             self.after_root = lambda text: eagle_logits(eagle, self.arrays, text, self.features(text))
         else:
-            block = random_block(rng, TARGET, body=body, windows=(None,), is_causal=(False,))
-            self.tensors = block_tensors(block, TARGET, seed)
+            block = random_dflash(rng, TARGET, body=body, windows=(None,), is_causal=(False,))
+            self.tensors = dflash_tensors(block, TARGET, seed)
             self.taps = block.taps(3)
-            many = block_head(block, self.tensors)
-            runner = runner_of(body, lambda cache: BlockExecutor(many, cache))
-            self.drafter = BlockDrafter(runner, config, taps=self.taps, **sizes)
+            many = dflash_head(block, self.tensors)
+            runner = runner_of(body, lambda cache: DFlashExecutor(many, cache))
+            self.drafter = DFlashDrafter(runner, config, taps=self.taps, **sizes)
             self.after_root = lambda text: logits_after(
-                block, self.arrays, block_outputs(block, self.arrays, text[-1], len(text) - 1, self.features(text)), 0,
+                block, self.arrays, dflash_outputs(block, self.arrays, text[-1], len(text) - 1, self.features(text)), 0,
                 text[-1],
             )  # fmt: skip
         self.arrays = {name: tensor.numpy() for name, tensor in self.tensors.items()}

@@ -1,4 +1,4 @@
-"""Penalties, filters and grammars hold behind every drafted token, also within a block that one pass drafted.
+"""Penalties, filters and grammars hold behind every drafted token, also of a DFlash head's one pass.
 
 A published engine applied them as they were before the block, which changes the text.
 """
@@ -13,16 +13,16 @@ import torch
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftHead
 from forerun.decoding.drafters import Drafters
-from forerun.drafting.heads.block import BlockExecutor
-from forerun.drafting.heads.drafter import BlockDrafter, EagleDrafter, HeadDrafter
-from forerun.drafting.heads.eagle import EagleExecutor
+from forerun.drafting.heads.dflash_network import DFlashDrafter, DFlashExecutor
+from forerun.drafting.heads.drafter import HeadDrafter
+from forerun.drafting.heads.eagle_network import EagleDrafter, EagleExecutor
 from tests.drafting.heads.random_heads import (
-    block_head,
-    block_tensors,
+    dflash_head,
+    dflash_tensors,
     eagle_head,
     eagle_tensors,
-    random_block,
     random_body,
+    random_dflash,
     random_eagle,
 )
 from tests.drafting.heads.runners import runner_of
@@ -46,11 +46,11 @@ def drafter_of(kind: Kind) -> HeadDrafter:
         runner = runner_of(body, lambda cache: EagleExecutor(one, cache))
         return EagleDrafter(runner, CONFIG, taps=eagle.taps(3), **sizes)
     pairs = {"conv_kernel": 2, "conv_group": 2, "pair_rank": 4, "num_pairs": 5} if kind == "dflash2" else {}
-    block = random_block(rng, TARGET, body=body, windows=(None,), is_causal=(False,), block_size=5)
+    block = random_dflash(rng, TARGET, body=body, windows=(None,), is_causal=(False,), block_size=5)
     block = replace(block, **({"conv_kernel": 0, "pair_rank": 0} | pairs))
-    many = block_head(block, block_tensors(block, TARGET, 3))
-    runner = runner_of(body, lambda cache: BlockExecutor(many, cache))
-    return BlockDrafter(runner, CONFIG, taps=block.taps(3), **sizes)
+    many = dflash_head(block, dflash_tensors(block, TARGET, 3))
+    runner = runner_of(body, lambda cache: DFlashExecutor(many, cache))
+    return DFlashDrafter(runner, CONFIG, taps=block.taps(3), **sizes)
 
 
 SETTINGS = [

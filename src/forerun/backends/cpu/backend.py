@@ -11,12 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from forerun.backends.backend import Backend
+from forerun.backends.backend import Backend, DraftLayers
 from forerun.backends.cpu.binding import library
 from forerun.backends.cpu.cores import keep_pool_on
 from forerun.backends.cpu.draft_linear import DraftLinear
-from forerun.backends.cpu.eagle import NativeEagleExecutor
-from forerun.backends.cpu.executor import NativeExecutor, address
+from forerun.backends.cpu.executor import NativeExecutor, NativeLayers, address
 from forerun.backends.cpu.host_group import HostGroup, shared_memory
 from forerun.backends.cpu.layouts import TopTwo
 from forerun.backends.cpu.linear import PackedLinear
@@ -24,12 +23,8 @@ from forerun.backends.cpu.lowering import Lowering
 from forerun.backends.cpu.probe import NativeProbe
 from forerun.backends.kept_weights import KeptWeights
 from forerun.backends.kernel_probe import KernelProbe
-from forerun.core.head_spec import EagleSpec, MadeSpec
 from forerun.core.model_spec import ModelSpec
 from forerun.core.threads import kernel_threads
-from forerun.drafting.heads.eagle import EagleHead
-from forerun.drafting.heads.executor import HeadExecutor
-from forerun.drafting.heads.layer import Embed, HeadWeights
 from forerun.model.backend import Linear
 from forerun.model.forward import Executor, ModelExecutor
 from forerun.model.program import Program
@@ -140,12 +135,10 @@ class CpuBackend(Backend):
         kept = quantise(weight.values_OI, "int8") if isinstance(weight, DenseWeight) else weight
         return DraftLinear(PackedLinear.pack(kept, bias_O))
 
-    def head_executor(
-        self, spec: MadeSpec, weights: HeadWeights, embed: Embed, output: Linear, cache: TreeCache
-    ) -> HeadExecutor:
-        if isinstance(spec, EagleSpec):
-            return NativeEagleExecutor(EagleHead(spec, weights, embed, output), weights, cache)
-        return Backend.head_executor(self, spec, weights, embed, output, cache)  # slots: super() names another class
+    def draft_layers(
+        self, spec: ModelSpec, program: Program, weights: WeightSource, cache: TreeCache, is_known_S: Tensor
+    ) -> DraftLayers:
+        return NativeLayers(Lowering(spec, program, weights, cache, known_S=is_known_S))
 
     def move_slots(self, storage_2LSKD: Tensor, sources: Sequence[int], start: int) -> None:
         slots = np.array(sources, np.int64)

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from forerun.backends.backend import DraftLayers
 from forerun.backends.cpu.binding import library
 from forerun.backends.cpu.crew import Crew
 from forerun.backends.cpu.draft_linear import DraftLinear
@@ -111,6 +112,21 @@ class NativeExecutor(ModelExecutor):
                     observe(op, output.features[:, : inputs.taps.index(op.layer) + 1])
                 case written:
                     observe(op, self._stepwise.buffer(self.lowering.buffers.name(written, op.layer), num_rows))
+
+
+class NativeLayers(DraftLayers):
+    """A program without an embedding and an output, which begins with given buffers."""
+
+    def __init__(self, lowering: Lowering) -> None:
+        self.lowering = lowering
+        self._executor = NativeExecutor(lowering)
+
+    def run(self, inputs: ForwardInput, x_TH: Tensor, h_TH: Tensor) -> Tensor:
+        buffers = self._executor.fused
+        outputs_TH = buffers.fill("x", x_TH)
+        buffers.fill("h", h_TH)
+        self._executor.run(inputs)
+        return outputs_TH
 
 
 class NativeProgram:

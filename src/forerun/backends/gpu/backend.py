@@ -1,20 +1,20 @@
 """The GPU backend: five Triton kernels per layer, recorded as CUDA graphs. Importing this needs Triton."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 from forerun.backends.backend import Backend
-from forerun.backends.gpu.decoder import can_play, open_decoders
 from forerun.backends.gpu.executor import DeviceExecutor
 from forerun.backends.gpu.peer_group import PeerGroup
+from forerun.backends.gpu.pipeline import Pipeline
+from forerun.backends.gpu.rounds import DeviceRounds, can_play
 from forerun.backends.gpu.sampling.truncation import truncated
+from forerun.backends.rounds import RoundPipeline, RoundPlan
 from forerun.core.config import SamplingParams
 from forerun.core.model_spec import ModelSpec
-from forerun.decoding.decoder import Decoder
-from forerun.drafting.drafter import RoundPlan
 from forerun.model.forward import ModelExecutor
 from forerun.model.program import Program
 from forerun.model.rank_group import RankGroup
@@ -41,11 +41,11 @@ class GpuBackend(Backend):
     def truncate(self, scores_TV: Tensor, params: SamplingParams) -> Tensor:
         return truncated(scores_TV, params)
 
-    def decoders(self, target: Runner, plan: RoundPlan | None) -> Sequence[Decoder]:
-        return () if plan is None else open_decoders(target, plan)
+    def plays_rounds(self, target: Runner, plan: RoundPlan) -> bool:
+        return can_play(target, plan)
 
-    def plays_rounds(self, target: Runner, plan: RoundPlan | None) -> bool:
-        return plan is not None and can_play(target, plan)
+    def rounds(self, target: Runner, plan: RoundPlan) -> RoundPipeline:
+        return Pipeline(DeviceRounds(target, plan))
 
     def group(
         self, store: Any, rank: int, num_ranks: int, *, device: str, address: str, blame: Callable[[], str | None]

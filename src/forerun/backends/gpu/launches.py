@@ -15,9 +15,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from forerun.backends.gpu.attention_launches import AttentionLaunches
 from forerun.backends.gpu.buffers import Buffers, DeviceWeights
 from forerun.backends.gpu.expert_launches import ExpertLaunches
-from forerun.backends.gpu.head_launches import HeadLaunches
 from forerun.backends.gpu.pass_shape import Launch, PassShape
 from forerun.backends.gpu.passes.add_partials import add_partials, num_tiles_of, sum_partials
 from forerun.backends.gpu.passes.embed import embed
@@ -57,7 +57,7 @@ class LaunchList:
         self._exchange = exchange
         self._overlaps = overlaps
         self._sublayers = all_sublayers(spec.num_layers)
-        self.heads = HeadLaunches(spec, bound, buffers, rows, cache, overlaps=overlaps)
+        self.heads = AttentionLaunches(spec, bound, buffers, rows, cache, overlaps=overlaps)
         self._of_experts = ExpertLaunches(spec, bound, buffers, rows, overlaps=overlaps)
         self._scales = {
             name: half_scale(weight_H) if buffers.h.dtype == torch.float16 else 1.0

@@ -13,12 +13,12 @@ from forerun.backends.gpu.executor import DeviceExecutor
 from forerun.backends.gpu.pass_shape import PassShape
 from forerun.backends.gpu.row_table import RowTable
 from forerun.backends.gpu.sampling.join_tiles import Sampled, TopK
-from forerun.backends.gpu.sampling.lm_head import LmHead
+from forerun.backends.gpu.sampling.output_projection import OutputProjection
 from forerun.backends.gpu.sampling.score_shaping import ScoreRows
 from forerun.backends.gpu.sampling.stored_scores import write_scores
 from forerun.backends.gpu.sampling.tile_maxima import TileMaxima
+from forerun.backends.rounds import RoundPlan
 from forerun.core.sublayers import NOTHING
-from forerun.drafting.drafter import RoundPlan
 from forerun.model.runner import Runner
 from forerun.model.vocabulary_map import VocabularyMap
 
@@ -35,10 +35,12 @@ class SideOnDevice(ABC):
 
     Attributes:
         step_s: seconds of growing the tree after the first pass, once; None: as long as that pass.
+        taps: layers of the target, ascending, whose outputs it reads while the target reads a prompt.
     """
 
     maxima: TileMaxima
     step_s: float | None = None
+    taps: tuple[int, ...] = ()
 
     def __init__(
         self, runner: Runner, rows: RowTable, scores_RV: Tensor, *, num_rows: int, num_children: int,
@@ -62,6 +64,14 @@ class SideOnDevice(ABC):
     def begin(self, token_ids: Sequence[int], owner: str) -> None:
         """Begin a request with this text before its root."""
         self.runner.recall(self.read(token_ids), owner)
+
+    def read_features(self, place: int, features: Tensor) -> None:
+        """Use the target's features [T, F, G] of tokens from this place on; a model uses none."""
+        return
+
+    def prefill(self) -> bool:
+        """False: the text is read when all of it is there."""
+        return False
 
     @abstractmethod
     def catch_up(self, token_ids: Sequence[int]) -> None:
@@ -106,7 +116,7 @@ class ModelOnDevice(SideOnDevice):
             spec.vocab_size, block=self.executor.head.tiles.block_out, max_rows=num_rows,
             is_topk=num_children > 0, device=device,
         )  # fmt: skip
-        self.head = LmHead(
+        self.head = OutputProjection(
             h=self.executor.buffers.h, packed=self.executor.head, norm=self.executor.head_norm,
             workspace=self.executor.buffers.workspace, maxima=self.maxima, overlaps=self.executor.overlaps,
         )  # fmt: skip

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from forerun.backends.gpu.rounds import DeviceRounds
-from forerun.backends.gpu.tree.device_tree import RoundOutcome, read_outcome
+from forerun.backends.gpu.tree.device_tree import read_outcome
+from forerun.backends.rounds import PlayedRound
 
 ROUNDS_AHEAD: Final = 2  # Rounds in flight at a time, including the awaited one.
 
@@ -30,22 +31,11 @@ class RoundInFlight:
     is_usual: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlayedRound:
-    """A finished round, which began when the device was free for it."""
-
-    depth: int
-    outcome: RoundOutcome
-    began_at: float
-    arrived_at: float
-    is_usual: bool
-
-
 class Pipeline:
     """Launches rounds and returns their outcomes in launch order."""
 
     def __init__(self, rounds: DeviceRounds) -> None:
-        self._rounds = rounds
+        self.rounds = rounds
         self._device = torch.device(rounds.target.runner.device)
         shape = rounds.tree.outcome.shape
         is_cuda = self._device.type == "cuda"
@@ -68,12 +58,12 @@ class Pipeline:
 
     def launch(self, depth: int, num_tokens: int) -> None:
         """Launch a round of this many draft passes, given the length of the text before the rounds in flight."""
-        longest = num_tokens + len(self) * self._rounds.config.verify_width
+        longest = num_tokens + len(self) * self.rounds.config.verify_width
         launched_at = perf_counter()
-        is_usual = self._rounds.launch(depth, longest)
+        is_usual = self.rounds.launch(depth, longest)
         outcome = self._outcomes[self.num_launched % ROUNDS_AHEAD]
         self.num_launched += 1
-        outcome.copy_(self._rounds.tree.outcome, non_blocking=True)
+        outcome.copy_(self.rounds.tree.outcome, non_blocking=True)
         arrived = None
         if self._device.type == "cuda":
             arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]

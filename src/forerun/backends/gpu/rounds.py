@@ -10,22 +10,25 @@ depend on the depth. All parts for texts of every length are recorded when the f
 Legend: R rows of a pass, C children, P positions of the text.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
+from typing import Final
 
 import torch
 
-from forerun.backends.gpu.block_on_device import BlockOnDevice
 from forerun.backends.gpu.buffers import NARROW_ROWS
 from forerun.backends.gpu.cuda_graphs import GraphPool
-from forerun.backends.gpu.executor import all_num_splits, num_splits_for
-from forerun.backends.gpu.head_on_device import EagleOnDevice, HeadOnDevice
+from forerun.backends.gpu.dflash_on_device import DFlashOnDevice
+from forerun.backends.gpu.eagle_on_device import EagleOnDevice
+from forerun.backends.gpu.executor import DeviceExecutor, all_num_splits, num_splits_for
+from forerun.backends.gpu.head_on_device import HeadOnDevice
 from forerun.backends.gpu.model_on_device import ModelOnDevice, SideOnDevice, vocabulary_of
 from forerun.backends.gpu.sampling.gumbel_noise import Draw
 from forerun.backends.gpu.sampling.join_tiles import MOST_CHILDREN
-from forerun.backends.gpu.sampling.lm_head import sample_tokens, topk_tokens
+from forerun.backends.gpu.sampling.output_projection import sample_tokens, topk_tokens
 from forerun.backends.gpu.sampling.score_shaping import RequestSettings, RowPaths
 from forerun.backends.gpu.sampling.stored_scores import StoredScores, sample_stored, topk_stored
 from forerun.backends.gpu.sampling.truncation import Filters
@@ -36,12 +39,14 @@ from forerun.backends.gpu.tree.move_slots import move_slots
 from forerun.backends.gpu.tree.prompt_lookup import add_lookup_chain, chain_costs
 from forerun.backends.gpu.tree.verify_rows import fill_verify_rows
 from forerun.backends.gpu.tree.walk import walk
+from forerun.backends.rounds import RoundPlan
 from forerun.core.config import SamplingParams
-from forerun.drafting.drafter import RoundPlan
-from forerun.drafting.heads.block import BlockExecutor
-from forerun.drafting.lookup_chain import LookupChain
+from forerun.core.drafter_config import MAX_MATCH, MIN_MATCH
 from forerun.model.runner import Runner
 from forerun.sampling.noise import signed_mix
+
+HEADS: Final[Mapping[str, type[HeadOnDevice]]] = {side.kind: side for side in (EagleOnDevice, DFlashOnDevice)}
+UNKNOWN_RATE: Final = 0.5  # of looked-up tokens, until the host says how often they were accepted
 
 
 class RoundPart(Enum):
@@ -83,12 +88,12 @@ class DeviceRounds:
         taps = tuple(sorted(set(plan.taps)))
         self.target = ModelOnDevice(target, num_rows=self.config.verify_width, taps=taps)
         self._overlaps = self.target.executor.overlaps
-        self._has_block = draft is not None and isinstance(draft.executor, BlockExecutor)
+        side = HEADS.get(plan.kind)
         self.tree = DeviceTree(
             verify_width=self.config.verify_width, draft_width=self.config.draft_width,
             num_children=self._policy.num_children,
             min_mass=0.0 if self.config.adaptive else self._policy.min_mass, device=device,
-            rereads=bool(taps) and not self._has_block, follows=self._has_block,
+            rereads=side is not None and side.rereads, follows=side is not None and side.follows,
         )  # fmt: skip
         self._most_draft_rows = self.config.draft_width + self.tree.shape.most_behind
         self.draft = None if draft is None else self._draft_side(draft, plan, target)
@@ -100,10 +105,16 @@ class DeviceRounds:
         self._filters = Filters.on(device)
         self._recorded: set[PartShape] = set()  # One shape of every kind that is recorded.
         self.looks_up = self.draft is not None and self._policy.looks_up and self.config.verify_width > 1
-        costs = chain_costs(LookupChain(num_tokens=max(1, self.config.verify_width - 1)).log_probs())
+        num_chained = max(1, self.config.verify_width - 1)
+        costs = chain_costs([[math.log(UNKNOWN_RATE)] * num_chained] * (MAX_MATCH - MIN_MATCH + 1))
         is_cuda = torch.device(device).type == "cuda"
         self._costs_to_copy = [torch.zeros(costs.shape, pin_memory=is_cuda) for _ in range(2)]
         self._chain_costs = costs.to(device)
+
+    @property
+    def most_behind(self) -> int:
+        """Tokens before the root that the draft's cache may lack."""
+        return self.tree.shape.most_behind
 
     def begin(
         self, params: SamplingParams, seed: int, prompt_ids: Sequence[int] = (), written_ids: Sequence[int] = ()
@@ -124,10 +135,10 @@ class DeviceRounds:
         self._text_P[: len(token_ids)] = torch.tensor(token_ids, dtype=torch.int32)
         self.tree.begin(root=token_ids[-1], committed=num_before, draft_committed=num_before)
 
-    def update_costs(self, chain: LookupChain) -> None:
+    def update_costs(self, log_probs: Sequence[Sequence[float]]) -> None:
         """Update the costs of looked-up tokens, without waiting for the rounds in flight."""
         self._costs_to_copy.reverse()  # The previous copy may not have finished.
-        self._costs_to_copy[0].copy_(chain_costs(chain.log_probs()))
+        self._costs_to_copy[0].copy_(chain_costs(log_probs))
         self._chain_costs.copy_(self._costs_to_copy[0], non_blocking=True)
 
     def launch(self, depth: int, longest: int) -> bool:
@@ -183,8 +194,8 @@ class DeviceRounds:
             self.target.launch_attention(self.config.verify_width, shape.num_splits)
 
     def _draft_side(self, draft: Runner, plan: RoundPlan, target: Runner) -> SideOnDevice:
-        if plan.taps:
-            return (BlockOnDevice if self._has_block else EagleOnDevice)(draft, plan, self.tree, target)
+        if plan.kind:
+            return HEADS[plan.kind](draft, plan, self.tree, target)
         return ModelOnDevice(
             draft, num_rows=self._most_draft_rows, num_children=self._policy.num_children,
             vocabulary=vocabulary_of(plan, draft, num_target=target.spec.vocab_size),
@@ -280,6 +291,14 @@ def parts_of(depth: int) -> list[RoundPart]:
         if depth
         else [RoundPart.VERIFY_ROOT]
     )
+
+
+def can_play(target: Runner, plan: RoundPlan) -> bool:
+    """False if rounds need the host: with another backend, a head without a fast path, a tree that is too wide, or a
+    target that several ranks share."""
+    draft = plan.draft
+    has_path = draft is None or (plan.kind in HEADS if plan.taps else draft.backend is target.backend)
+    return isinstance(target.executor, DeviceExecutor) and has_path and fits(plan)
 
 
 def fits(plan: RoundPlan) -> bool:

@@ -11,8 +11,7 @@ from typing import Final
 from forerun.checkpoints.families.family import Family
 from forerun.checkpoints.families.known import BY_ARCHITECTURE
 from forerun.checkpoints.gguf.header import GgufFile
-from forerun.checkpoints.head_counts import read_head_counts
-from forerun.checkpoints.huggingface.config import MAX_LAYERS, MIN_POSITIONS
+from forerun.checkpoints.huggingface.config import MAX_LAYERS, MIN_POSITIONS, read_head_counts
 from forerun.checkpoints.huggingface.rope import DEFAULT_THETA, MIN_THETA
 from forerun.checkpoints.safetensors.header import StoredTensor
 from forerun.checkpoints.safetensors.stored_bytes import read_bytes

@@ -6,11 +6,10 @@ from typing import Final
 
 from forerun.checkpoints.families.family import Family
 from forerun.checkpoints.families.known import BY_NAME, BY_WRAPPER
-from forerun.checkpoints.head_counts import read_head_counts
 from forerun.checkpoints.huggingface.packing import read_packing, require_experts
 from forerun.checkpoints.huggingface.rope import read_ropes
 from forerun.core.errors import CheckpointError
-from forerun.core.json_file import JsonFile
+from forerun.core.json_file import REQUIRED, JsonFile
 from forerun.core.model_spec import ModelSpec
 
 CONFIG_NAME: Final = "config.json"
@@ -133,3 +132,20 @@ def _read_head_dim(config: JsonFile, family: Family, num_heads: int) -> int:
             f"{config.path}: a head has {head_dim} dimensions, but rotating them needs an even number"
         )
     return head_dim
+
+
+def read_head_counts(keys: JsonFile, heads: str, kv_heads: str, *, is_required: bool = False) -> tuple[int, int]:
+    """The numbers of query heads and of key/value heads, which are equal if the keys do not give the second one.
+
+    Args:
+        heads, kv_heads: the config's names for them.
+        is_required: the second one must be stated.
+
+    Raises:
+        CheckpointError: a number is missing or out of range, or query heads cannot share the others evenly.
+    """
+    num_heads = keys.integer(heads)
+    num_kv_heads = keys.integer(kv_heads, REQUIRED if is_required else num_heads)
+    if num_heads % num_kv_heads:
+        raise keys.wrong(kv_heads, f"a divisor of {heads} ({num_heads})")
+    return num_heads, num_kv_heads

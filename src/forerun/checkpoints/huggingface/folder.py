@@ -10,7 +10,7 @@ from forerun.checkpoints.end_texts import require_known
 from forerun.checkpoints.families.known import BY_NAME
 from forerun.checkpoints.huggingface.config import CONFIG_NAME, MAP_NAME, read_model_spec
 from forerun.checkpoints.huggingface.generation import STOP_IDS, read_default_sampling, read_stop_ids
-from forerun.checkpoints.huggingface.heads import has_other_head
+from forerun.checkpoints.huggingface.output_projection import has_other_output
 from forerun.checkpoints.huggingface.packing import MXFP4, Fp8Scaling, Packing, Quantisation, read_packing
 from forerun.checkpoints.huggingface.stored_tensors import bytes_by_dtype, catalogue, read_dtype
 from forerun.checkpoints.identity import identity_of
@@ -74,7 +74,7 @@ class HuggingFaceFolder(ModelFolder):
 
     def spec(self) -> ModelSpec:
         spec = read_model_spec(self.folder)
-        if spec.tied_embeddings and has_other_head(self.folder, spec):
+        if spec.tied_embeddings and has_other_output(self.folder, spec):
             logger.warning(
                 "%s holds a head that differs from the embedding, so the head is used, although config.json says that "
                 "tie_word_embeddings is true",

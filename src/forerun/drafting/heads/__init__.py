@@ -1,2 +1,2 @@
-"""Draft heads, which read the target's features: EAGLE-3 and Gemma 4's assistants a step at a time, DFlash a block at a
-time."""
+"""Draft heads, which read the target's features. `known` lists the kinds; a kind's own file has no torch, and names the
+module of its network. EAGLE-3 and Gemma 4's assistants draft a step at a time, DFlash several tokens in one pass."""

@@ -1,231 +1,149 @@
-"""An assistant of Gemma 4: a few layers of queries alone, which attend to the target's own keys and values.
+"""Gemma 4's assistants. Source: transformers' gemma4_assistant."""
 
-It keeps nothing but the states of a tree's nodes. Source: transformers' gemma4_assistant and its
-SinglePositionMultiTokenCandidateGenerator.
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Final
 
-Legend: T rows, S slots, H hidden size of the assistant, G of the target, Q query heads, K key/value heads, D head size,
-V vocabulary, C centroids, P active ones.
-"""
+from forerun.checkpoints.huggingface.config import model_spec_of
+from forerun.checkpoints.safetensors.stored_bytes import read_ids
+from forerun.core.errors import CheckpointError, VocabularyError
+from forerun.core.json_file import JsonFile
+from forerun.core.model_spec import ModelSpec
+from forerun.drafting.heads.kind import HeadKind, HeadSpec, Shape, Shapes, StoredHead
+from forerun.drafting.heads.tensors import OUTPUT, TABLE
 
-import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeAlias
+if TYPE_CHECKING:
+    from torch import Tensor
 
-import torch
-from torch import Tensor
-from torch.nn import functional
-
-from forerun.core.drafter_config import DraftHead
-from forerun.core.head_spec import AssistantSpec
-from forerun.core.sublayers import SkipSet
-from forerun.core.threads import inference
-from forerun.drafting.draft_rows import DraftRows
-from forerun.drafting.heads.drafter import HeadDrafter
-from forerun.drafting.heads.executor import without_waking
-from forerun.drafting.heads.features import TextFeatures
-from forerun.drafting.heads.layer import Embed, HeadWeights, Linear, attend, rms, rotate
-from forerun.model.forward import Executor, ForwardInput, ForwardOutput, Observer
-from forerun.model.rope import rope_table
-from forerun.model.runner import Runner
-from forerun.model.tree_cache import TreeCache
-from forerun.speculation.tree import TokenTree
-
-TargetKeys: TypeAlias = Callable[[int], tuple[Tensor, Tensor]]  # a layer to the keys and values [S, K, D] it reads
+MODEL_TYPES: Final = ("gemma4_assistant", "gemma4_unified_assistant")
+ORDER: Final = "masked_embedding.token_ordering"  # the tokens of each centroid in turn
+NORMS: Final = (
+    "input_layernorm",
+    "post_attention_layernorm",
+    "pre_feedforward_layernorm",
+    "post_feedforward_layernorm",
+)
 
 
-class AssistantHead:
-    """The formulas.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssistantSpec(HeadSpec):
+    """It has only queries, which attend to the target's own keys and values, and a recurrent state, which begins with
+    the target's last hidden state after its final norm.
 
     Args:
-        embed: the target's embedding, and `scale` its factor.
-        final_norm: [G], the weight of the target's last norm, and `eps` its epsilon.
-        order: [V], the tokens of each centroid in turn; None without centroids.
-        capacity: places of the longest text.
+        body: sizes of its layers, of which none has keys or values.
+        target_hidden_size: size of that state, and of the target's embedding.
+        num_centroids, num_active: groups of tokens of equal size, each with a centroid, and how many groups, the
+            nearest to a row, have logits; 0: all tokens have.
     """
 
-    def __init__(
-        self,
-        spec: AssistantSpec,
-        weights: HeadWeights,
-        *,
-        embed: Embed,
-        scale: float,
-        final_norm: Tensor,
-        eps: float,
-        order: Tensor | None,
-        capacity: int,
-    ) -> None:
-        self.spec = spec
-        self._weights = weights
-        self._embed = embed
-        self._scale = scale
-        self._final_norm = final_norm
-        self._eps = eps
-        self._embedding_VH = weights["embed_tokens.weight"]
-        self._enter = weights.linear("pre_projection")
-        self._leave = weights.linear("post_projection")
-        body = spec.body
-        dtype = self._embedding_VH.dtype
-        device = str(self._embedding_VH.device)
-        self._layers = [_Layer(weights, spec, idx) for idx in range(body.num_layers)]
-        self._cos_sin = {
-            (rope, head_dim): rope_table(rope, head_dim, capacity, dtype=dtype, device=device)
-            for rope, head_dim in {(body.rope_of(idx), body.of_layer(idx).head_dim) for idx in range(body.num_layers)}
-        }
-        if spec.num_centroids:
-            assert order is not None, "the tokens of the centroids"
-            self._centroids = weights.linear("masked_embedding.centroids")
-            self._order_CV = order.view(spec.num_centroids, -1)
+    id_tensors: ClassVar[tuple[str, ...]] = (ORDER,)
+    body: ModelSpec
+    target_hidden_size: int
+    num_centroids: int = 0
+    num_active: int = 0
+    num_taps: int = 1
 
-    def states(self, features: Tensor) -> Tensor:
-        """[..., G], the target's last hidden states, of its residual stream [..., 1, G] after the last layer."""
-        return rms(features[..., 0, :], self._final_norm, self._eps).to(features.dtype)
+    @property
+    def label(self) -> str:
+        return "Gemma 4 assistant"
 
-    def step(self, ids: Tensor, states: Tensor, place: int, keys: TargetKeys) -> tuple[Tensor, Tensor]:
-        """Logits [T, V] of the tokens after `ids`, and the states [T, G] with which those are read.
+    @property
+    def reads(self) -> str:
+        return "the target's keys and values, and its last hidden state"
 
-        Args:
-            place: of the root, at which all rows stand.
-        """
-        embedded = self._embed(ids).to(states.dtype) * self._scale
-        stream = self._enter(torch.cat((embedded, states), -1))
-        for idx, layer in enumerate(self._layers):
-            body = self.spec.body
-            cos_sin = self._cos_sin[body.rope_of(idx), body.of_layer(idx).head_dim][place]
-            stream = layer.run(stream, cos_sin, *keys(idx))
-        outputs = rms(stream, self._weights["norm.weight"], self.spec.body.norm_eps)
-        return self.logits(outputs), self._leave(outputs)
+    def layer_of(self, target: ModelSpec, layer: int) -> int:
+        """The target's layer whose keys and values a layer attends to: the last of its kind that has its own; -1 if
+        there is none."""
+        return target.last_owner(slides=layer in self.body.sliding_layers)
 
-    def logits(self, outputs_TH: Tensor) -> Tensor:
-        """[T, V]; tokens whose centroid is not among the nearest have minus infinity."""
-        if not self.spec.num_centroids:
-            return outputs_TH @ self._embedding_VH.T
-        active_TP = self._centroids(outputs_TH).topk(self.spec.num_active, -1).indices
-        ids = self._order_CV[active_TP].flatten(1)
-        found = (self._embedding_VH[ids] @ outputs_TH[..., None]).squeeze(-1)
-        full = found.new_full((len(found), self.spec.body.vocab_size), -math.inf)
-        return full.scatter(1, ids, found)
+    def taps(self, num_layers: int) -> tuple[int, ...]:
+        """The target's last layer; the head itself applies the target's final norm to its output."""
+        return (num_layers - 1,)
 
+    def needed_shapes(self) -> Iterator[tuple[str, Shape]]:
+        body = self.body
+        hidden = body.hidden_size
+        yield "pre_projection.weight", (hidden, 2 * self.target_hidden_size)
+        yield "post_projection.weight", (self.target_hidden_size, hidden)
+        yield TABLE, (body.vocab_size, hidden)
+        yield "norm.weight", (hidden,)
+        if self.num_centroids:
+            yield "masked_embedding.centroids.weight", (self.num_centroids, hidden)
+            yield ORDER, (body.vocab_size,)
+        for idx in range(body.num_layers):
+            part = f"layers.{idx}."
+            one = body.of_layer(idx)
+            yield from ((f"{part}{name}.weight", (hidden,)) for name in NORMS)
+            yield f"{part}layer_scalar", (1,)
+            yield f"{part}self_attn.q_proj.weight", (one.q_size, hidden)
+            yield f"{part}self_attn.q_norm.weight", (one.head_dim,)
+            yield f"{part}self_attn.o_proj.weight", (hidden, one.q_size)
+            yield f"{part}mlp.gate_proj.weight", (one.intermediate_size, hidden)
+            yield f"{part}mlp.up_proj.weight", (one.intermediate_size, hidden)
+            yield f"{part}mlp.down_proj.weight", (hidden, one.intermediate_size)
 
-class _Layer:
-    """A layer of Gemma 4 without keys and values of its own."""
+    def allowed_shapes(self, shapes: Shapes) -> Iterator[tuple[str, Shape]]:
+        yield OUTPUT, (self.body.vocab_size, self.body.hidden_size)
 
-    def __init__(self, weights: HeadWeights, spec: AssistantSpec, idx: int) -> None:
-        self._part = f"layers.{idx}."
-        self._eps = spec.body.norm_eps
-        self._head_dim = spec.body.of_layer(idx).head_dim
-        self._window = spec.body.window_of(idx)
-        self._weights = weights
-        self._q, self._o = (self._linear(f"self_attn.{name}_proj") for name in "qo")
-        self._gate, self._up, self._down = (self._linear(f"mlp.{name}_proj") for name in ("gate", "up", "down"))
-
-    def run(self, stream: Tensor, cos_sin: Tensor, keys_SKD: Tensor, values_SKD: Tensor) -> Tensor:
-        """[T, H] after the layer."""
-        q = self._q(self._norm("input_layernorm.weight", stream)).view(len(stream), -1, self._head_dim)
-        q = rotate(self._norm("self_attn.q_norm.weight", q), cos_sin) * math.sqrt(self._head_dim)  # the scale is 1
-        if self._window is not None:  # the row itself has no key
-            keys_SKD = keys_SKD[-self._window - 1 :]
-            values_SKD = values_SKD[-self._window - 1 :]
-        sees = torch.ones(len(stream), len(keys_SKD), dtype=torch.bool, device=stream.device)
-        mixed = self._o(attend(q, keys_SKD, values_SKD, sees))
-        stream = stream + self._norm("post_attention_layernorm.weight", mixed)
-        x = self._norm("pre_feedforward_layernorm.weight", stream)
-        x = self._down(functional.gelu(self._gate(x), approximate="tanh") * self._up(x))
-        stream = stream + self._norm("post_feedforward_layernorm.weight", x)
-        return stream * self._weights[self._part + "layer_scalar"]
-
-    def _linear(self, name: str) -> Linear:
-        return self._weights.linear(self._part + name)
-
-    def _norm(self, name: str, x: Tensor) -> Tensor:
-        return rms(x, self._weights[self._part + name], self._eps)
+    def require_fit(self, stored: StoredHead, target: ModelSpec, target_name: str) -> None:
+        """Refuse a target whose keys and values it cannot read, or whose tokens it lacks."""
+        for layer in range(self.body.num_layers):
+            one = self.body.of_layer(layer)
+            owner = self.layer_of(target, layer)
+            found = None if owner < 0 else target.of_layer(owner)
+            if found is None or (found.num_kv_heads, found.head_dim) != (one.num_kv_heads, one.head_dim):
+                raise CheckpointError(
+                    f"layer {layer} of the head {stored.name} reads {one.num_kv_heads} heads of size {one.head_dim} of "
+                    f"the target's keys, which {target_name} does not have: choose the head of this model"
+                )
+        if self.body.vocab_size > target.vocab_size:
+            raise VocabularyError(
+                f"the head {stored.name} drafts {self.body.vocab_size} tokens, but {target_name} has only "
+                f"{target.vocab_size}: choose the head of this model"
+            )
 
 
-class AssistantExecutor(Executor):
-    """An assistant that reads the target's cache, which only the target writes.
+def token_order(stored: StoredHead) -> "Tensor | None":
+    """int64 [V], the tokens of an assistant's centroids, those of the first one first; None if it has none.
 
-    Args:
-        layers: for each layer of the assistant that of the target whose keys and values it reads.
+    Raises:
+        CheckpointError: a token is missing.
     """
-
-    def __init__(self, head: AssistantHead, cache: TreeCache, layers: Sequence[int]) -> None:
-        self.head = head
-        self._cache = cache
-        self._layers = layers
-
-    def step(self, token_ids: Sequence[int], states: Tensor, place: int) -> tuple[Tensor, Tensor]:
-        """See `AssistantHead.step`; the rows see all tokens before `place`."""
-
-        def keys(idx: int) -> tuple[Tensor, Tensor]:
-            keys_SKD, values_SKD = self._cache.layer(self._layers[idx])
-            return keys_SKD[:place], values_SKD[:place]
-
-        ids = torch.tensor(token_ids, device=states.device)
-        with inference():
-            return without_waking(len(token_ids), lambda: self.head.step(ids, states, place, keys))
-
-    def run(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
-        """One pass from states of zeros, for measuring."""
-        size = (len(inputs.token_ids), self.head.spec.target_hidden_size)
-        logits, _ = self.step(inputs.token_ids, self._cache.keys_LSKD.new_zeros(size), max(1, inputs.first_slot))
-        return ForwardOutput(logits=logits)
+    if ORDER not in stored.ids:
+        return None
+    ids = read_ids(stored.ids[ORDER])
+    if sorted(ids.tolist()) != list(range(stored.spec.body.vocab_size)):
+        raise CheckpointError(f"{stored.ids[ORDER].path}: {ORDER} must name every token once: fetch the head again")
+    return ids
 
 
-class AssistantRows(DraftRows):
-    """The states of a tree's nodes. The target's cache ends before the root, whose token only the assistant reads."""
-
-    def __init__(self, runner: Runner, executor: AssistantExecutor, features: TextFeatures) -> None:
-        super().__init__(runner, 0)
-        self._executor = executor
-        self._features = features
-        self._root = 0
-
-    @property
-    def is_rooted(self) -> bool:
-        return bool(self._states)
-
-    def has_room(self, num_nodes: int) -> bool:
-        return self.is_rooted or self._root - 1 in self._features
-
-    def begin(self, text: list[int], owner: str) -> None:
-        self._forget_nodes()
-        self._features.clear()
-        self._root = len(text) - 1
-
-    def expand(
-        self, tree: TokenTree, batch: list[int], token_ids: list[int], text: list[int], skipped: SkipSet
-    ) -> Tensor:
-        before = [self._states[tree.parents[node]] if node else self._state_of_text() for node in batch]
-        logits, after = self._executor.step(token_ids, torch.stack(before), self._root)
-        self._states |= zip(batch, after, strict=True)
-        return logits
-
-    def follow(self, tree: TokenTree, path: Iterable[int], places: dict[int, int], text: list[int]) -> None:
-        super().follow(tree, path, places, text)
-        self._root = len(text) - 1
-        self._features.drop_before(self._root - 1)
-
-    def _state_of_text(self) -> Tensor:
-        """[G], with which the root is read."""
-        return self._executor.head.states(self._features.rows([self._root - 1]))[0]
-
-    def _forget_nodes(self) -> None:
-        super()._forget_nodes()
-        self._states: dict[int, Tensor] = {}  # of expanded nodes, with which their children are read
+def _is_assistant(config: JsonFile) -> bool:
+    return config.values.get("model_type") in MODEL_TYPES
 
 
-class AssistantDrafter(HeadDrafter):
-    """Grows its tree with an assistant, one pass for each batch of nodes. Looked-up text is not hung into it."""
+def _read(config: JsonFile, shapes: Shapes) -> AssistantSpec:
+    text = config.nested("text_config")
+    if text.integer("hidden_size_per_layer_input", 256, least=0):
+        raise text.wrong("hidden_size_per_layer_input", "0: an assistant has no embeddings for each layer")
+    # All layers borrow keys, unlike in a whole model; the target decides which of its layers they attend to.
+    body = model_spec_of(replace(text, values={**text.values, "num_kv_shared_layers": 0, "use_double_wide_mlp": False}))
+    is_ordered = config.flag("use_ordered_embeddings", False)
+    num_centroids = config.integer("num_centroids", 2048) if is_ordered else 0
+    if is_ordered and body.vocab_size % num_centroids:
+        raise config.wrong("num_centroids", f"a divisor of vocab_size ({body.vocab_size})")
+    return AssistantSpec(
+        body=body,
+        target_hidden_size=config.integer("backbone_hidden_size", 1536),
+        num_centroids=num_centroids,
+        num_active=config.integer("centroid_intermediate_top_k", 32, most=num_centroids) if is_ordered else 0,
+    )
 
-    def _make_rows(self, runner: Runner, config: DraftHead) -> AssistantRows:
-        executor = runner.executor
-        assert isinstance(executor, AssistantExecutor), f"the executor of an assistant, not {type(executor)}"
-        self._executor = executor
-        return AssistantRows(runner, executor, self._features)
 
-    @property
-    def reading_s(self) -> float:
-        return 0.0
-
-    def read_features(self, place: int, features: Tensor) -> None:
-        super().read_features(place + len(features) - 1, features[-1:])  # no row reads those before
+ASSISTANT: Final = HeadKind(
+    plural="assistants of Gemma 4",
+    is_named=_is_assistant,
+    recognises=lambda config, _: _is_assistant(config),
+    read=_read,
+    network="assistant_network",
+)

@@ -3,28 +3,20 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from time import perf_counter
-from typing import Final
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from forerun.core.drafter_config import MOST_CHILDREN, DraftHead, DraftModel
-from forerun.core.pace import Pace
-from forerun.drafting.draft_model import DraftModelDrafter, serial_rows
+from forerun.backends.rounds import RoundPlan
+from forerun.core.drafter_config import DraftHead, DraftModel
+from forerun.drafting.draft_model import DraftModelDrafter, UsualAcceptance
 from forerun.drafting.draft_rows import DraftRows
-from forerun.drafting.drafter import DraftOutcome, DraftReport, Measure, ReadsFeatures, RoundPlan
-from forerun.drafting.heads.block import BlockExecutor
-from forerun.drafting.heads.executor import HeadExecutor
+from forerun.drafting.drafter import DraftOutcome, DraftReport, ReadsFeatures
 from forerun.drafting.heads.features import TextFeatures
-from forerun.drafting.heads.rows import BlockRows, EagleRows
 from forerun.drafting.policies import BEST_TREE, TreePolicy
 from forerun.model.runner import PREFILL_ROWS, Runner
 from forerun.model.vocabulary_map import VocabularyMap
-from forerun.speculation.referee.budget import DraftCosts, RowBudget
-
-EXPANSION: Final = Pace(steps=((1, 100e-6), (8, 200e-6)))  # seconds, of ranking rows of 50,000 logits; then measured
-BATCH: Final = 8  # nodes that a step on a GPU expands; it has room for 16 children of each
 
 
 class HeadVocabulary(VocabularyMap):
@@ -49,6 +41,8 @@ class HeadDrafter(DraftModelDrafter, ReadsFeatures):
         runner: holds the head's cache; its executor is the head.
         taps: the target's layers whose outputs the head reads, in its own order.
     """
+
+    usual_acceptance: ClassVar[UsualAcceptance | None] = None  # of the kind, if it is known
 
     def __init__(
         self,
@@ -85,9 +79,15 @@ class HeadDrafter(DraftModelDrafter, ReadsFeatures):
     def round_plan(self) -> RoundPlan | None:
         return None
 
-    def _plan_of(self, shape: DraftModel) -> RoundPlan:
+    def _plan_of(self, shape: DraftModel, *, kind: str, num_slots: int = 0) -> RoundPlan:
         return RoundPlan(
-            draft=self._runner, shape=shape, policy=self._policy, vocabulary=self._vocabulary, taps=self._read_taps
+            draft=self._runner,
+            shape=shape,
+            policy=self._policy,
+            vocabulary=self._vocabulary,
+            taps=self._read_taps,
+            kind=kind,
+            num_slots=num_slots,
         )
 
     def read_features(self, place: int, features: Tensor) -> None:
@@ -110,66 +110,3 @@ class HeadDrafter(DraftModelDrafter, ReadsFeatures):
             self._draft.tell()
             while self.prefill():
                 pass
-
-
-class EagleDrafter(HeadDrafter):
-    """Grows its tree with an EAGLE-3 head, one pass for each batch of nodes.
-
-    Looked-up text is not hung into the tree: a chain is expanded in one pass, but each of its rows would have to start
-    from the state of the row before it.
-    """
-
-    def _make_rows(self, runner: Runner, config: DraftHead) -> EagleRows:
-        executor = runner.executor
-        assert isinstance(executor, HeadExecutor), f"the executor of a head, not {type(executor)}"
-        return EagleRows(runner, executor, self._features, serial_rows(config.shape))
-
-    @property
-    def round_plan(self) -> RoundPlan | None:
-        return self._plan_of(self._config)
-
-
-class BlockDrafter(HeadDrafter):
-    """Grows its tree in the distributions of a DFlash head, which one pass gives for all places of a block.
-
-    As the growth is best-first and expands without cost, the tree holds the nodes of the largest joint probabilities,
-    at temperature > 0 with the target's noise. Source: DDTree, arXiv 2604.12989, which does not know the noise.
-    """
-
-    def _make_rows(self, runner: Runner, config: DraftHead) -> BlockRows:
-        executor = runner.executor
-        assert isinstance(executor, BlockExecutor), f"the executor of a DFlash head, not {type(executor)}"
-        self._block = BlockRows(runner, executor, self._features, 0)
-        return self._block
-
-    def _suited(self, policy: TreePolicy, config: DraftHead) -> TreePolicy:
-        num_children = max(1, min(config.verify_width - 1, MOST_CHILDREN))
-        return replace(policy, min_mass=0.0, num_children=num_children)
-
-    @property
-    def round_plan(self) -> RoundPlan | None:
-        depth = num_steps(self._block.num_drafted, self.verify_width)
-        return self._plan_of(replace(self._config, draft_width=BATCH, depth=depth))
-
-    def measure_costs(self, measure: Measure) -> DraftCosts:
-        return DraftCosts(expansion=EXPANSION)
-
-    def _grow(self, budget: RowBudget) -> None:
-        if self.verify_width == 1:  # no guess would be verified, so only text is read
-            super()._grow(budget)
-            return
-        began = perf_counter()
-        self._block.draft(self._draft.token_ids)
-        budget.spend(perf_counter() - began)
-        while self._draft.expand(budget):
-            pass
-
-
-def num_steps(num_drafted: int, verify_width: int) -> int:
-    """How many batches lead to the same tree as expanding until nothing could change it.
-
-    The last node found has at most `longest` nodes above it, each expanded in a step of its own. The next of them is
-    left out of a batch only if all of the batch is likelier, so that these are nodes of the tree, too.
-    """
-    longest = min(num_drafted, verify_width - 1)
-    return max(1, longest + (verify_width - 1 - longest) // BATCH)

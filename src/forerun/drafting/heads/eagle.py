@@ -1,126 +1,136 @@
-"""An EAGLE-3 head: one step predicts the token after the next, from the target's features or from its own last state.
+"""EAGLE-3 heads (arXiv 2503.01840). Sources: EAGLE's cnets.py; SpecForge's llama3_eagle.py; speculators'
+eagle3/config.py; llama.cpp's src/models/eagle3.cpp."""
 
-Legend: T rows, S slots, H hidden size of the head, F features of a token, G size of a feature, K key/value heads,
-D head size, W rows of the head's output; dots stand for texts.
-"""
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
 
-from collections.abc import Callable
-from typing import TypeAlias
+from forerun.checkpoints.gguf.header import GgufFile
+from forerun.checkpoints.safetensors.header import StoredTensor
+from forerun.core.json_file import JsonFile
+from forerun.core.model_spec import ModelSpec
+from forerun.drafting.heads.config import NESTED_KEY, SPECULATORS_KEY, has_fc, num_taps_of, read_body, tapped_layers
+from forerun.drafting.heads.gguf import entered_layers, read_gguf_body
+from forerun.drafting.heads.kind import GgufForm, HeadKind, HeadSpec, Shape, Shapes, StoredHead, features_text
+from forerun.drafting.heads.tensors import common_shapes, layer_shapes, optional_shapes, require_tokens
 
-import torch
-from torch import Tensor
-
-from forerun.core.head_spec import EagleSpec
-from forerun.drafting.heads.executor import HeadExecutor, rotations
-from forerun.drafting.heads.layer import Embed, HeadLayer, HeadWeights, Linear, attend, rms
-from forerun.model.forward import ForwardInput, ForwardOutput
-from forerun.model.tree_cache import TreeCache
-
-Mix: TypeAlias = Callable[[int, Tensor, Tensor, Tensor], Tensor]  # a layer's queries, keys and values to its mixture
+IDS_KEY: Final = "eagle_aux_hidden_state_layer_ids"
 
 
-class EagleHead:
-    """What a head computes before and after its layers.
-
-    The row of a token at place p reads the token, and the feature of place p - 1; it predicts the token at p + 1.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EagleSpec(HeadSpec):
+    """It predicts the token after the next one from a feature and the next token.
 
     Args:
-        weights: by their published names, with the first layer as "layers.0.".
-        embed: the embedding of the target's tokens.
-        output: H to W.
+        body: sizes of its layers; `vocab_size` counts the rows of its output, which are a part of the target's tokens
+            if the head has a map.
+        target_hidden_size: size of the target's features.
+        layer_ids: the target's layers whose inputs are its features, in the order of the columns of `fc`; None: the
+            usual three, see `taps`.
+        num_taps: how many features a token has.
+        norms_each: every feature is normalised before `fc`, with its own weight (EAGLE-3.1's `fc_norm`).
+        norms_all: all features together are normalised before `fc` (`norm_before_fc`).
+        norms_residual: the residual stream begins with the normalised feature (`norm_before_residual`).
+        norms_logits: the last norm is applied before the logits.
+        norms_state: the last norm is also applied to the feature that the head gives to its own next step.
     """
 
-    def __init__(self, spec: EagleSpec, weights: HeadWeights, embed: Embed, output: Linear) -> None:
-        self.spec = spec
-        self.embed = embed
-        self.output = output
-        self._weights = weights
-        self._fc = weights.linear("fc")
+    body: ModelSpec
+    target_hidden_size: int
+    layer_ids: tuple[int, ...] | None
+    num_taps: int = 3
+    norms_each: bool = False
+    norms_all: bool = False
+    norms_residual: bool = False
+    norms_logits: bool = True
+    norms_state: bool = False
 
-    def states(self, features: Tensor) -> Tensor:
-        """[..., T, H], what the head reads of the target's features [..., T, F, G]."""
-        spec = self.spec
-        if spec.norms_each:
-            each = [self._norm(f"fc_norm.{idx}.weight", feature) for idx, feature in enumerate(features.unbind(-2))]
-            features = torch.stack(each, -2)
-        flat = features.flatten(-2)
-        if spec.norms_all:
-            flat = self._norm("input_norm.weight", flat)
-        return self._fc(flat)
+    @property
+    def label(self) -> str:
+        return "EAGLE-3"
 
-    def logits(self, outputs: Tensor) -> Tensor:
-        """[..., T, W] of the last layer's outputs."""
-        return self.output(self._normed(outputs) if self.spec.norms_logits else outputs)
-
-    def next_states(self, outputs: Tensor) -> Tensor:
-        """The states [..., T, H] from which the next tokens' rows start, where the target's features are not known."""
-        return self._normed(outputs) if self.spec.norms_state else outputs
-
-    def _normed(self, outputs: Tensor) -> Tensor:
-        return self._norm("norm.weight", outputs)
-
-    def _norm(self, name: str, x: Tensor) -> Tensor:
-        return rms(x, self._weights[name], self.spec.body.norm_eps)
-
-
-class TorchEagleHead(EagleHead):
-    """A head with its layers in torch; where keys and values are kept is the caller's business."""
-
-    def __init__(self, spec: EagleSpec, weights: HeadWeights, embed: Embed, output: Linear) -> None:
-        super().__init__(spec, weights, embed, output)
-        self._layers = [HeadLayer(weights, f"layers.{idx}.", spec.body) for idx in range(spec.body.num_layers)]
-
-    def step(self, ids: Tensor, states: Tensor, cos_sin: Tensor, mix: Mix) -> Tensor:
-        """The last layer's output [..., T, H] for tokens [..., T] and states [..., T, H].
-
-        Args:
-            cos_sin: [..., T, 2, D], the rotations at the rows' places.
-            mix: attention, given the index of a layer.
-        """
-        first, *others = self._layers
-        normed = first.norm("hidden_norm", states)
-        embedded = first.norm("input_layernorm", self.embed(ids))
-        stream = normed if self.spec.norms_residual else states
-        stream = stream + first.attended(mix(0, *first.qkv(torch.cat((embedded, normed), -1), cos_sin)))
-        stream = stream + first.mlp(first.norm("post_attention_layernorm", stream))
-        for idx, layer in enumerate(others, 1):
-            mixed = mix(idx, *layer.qkv(layer.norm("input_layernorm", stream), cos_sin))
-            stream = stream + layer.attended(mixed)
-            stream = stream + layer.mlp(layer.norm("post_attention_layernorm", stream))
-        return stream
-
-
-class EagleExecutor(HeadExecutor):
-    """An EAGLE-3 head in torch, with its cache."""
-
-    def __init__(self, head: TorchEagleHead, cache: TreeCache) -> None:
-        super().__init__(head.spec.body, cache, head.states)
-        self.head = head
-        self.cos_sin_P2D = rotations(head.spec.body, cache)
-
-    def compute(self, inputs: ForwardInput, states_TH: Tensor) -> ForwardOutput:
-        """One pass; `features` of its output are the rows' next states, [T, 1, H]."""
-        first = inputs.first_slot
-        end = inputs.num_slots
-        sees_TS = self._visible(inputs)
-
-        def mix(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            keys_SKD = self.cache.keys_LSKD[layer]
-            values_SKD = self.cache.values_LSKD[layer]
-            keys_SKD[first:end] = k
-            values_SKD[first:end] = v
-            return attend(q, keys_SKD[:end], values_SKD[:end], sees_TS)
-
-        outputs_TH = self.head.step(
-            self.ids(inputs.token_ids), states_TH, self.cos_sin_P2D[self.ids(inputs.positions)], mix
+    @property
+    def reads(self) -> str:
+        is_usual = self.layer_ids is None
+        return features_text(
+            self.num_taps, "1, L // 2 - 1 and L - 4 of L layers" if is_usual else str(list(self.taps(0)))
         )
-        logits = self.head.logits(outputs_TH[len(outputs_TH) - inputs.num_logit_rows :])
-        return ForwardOutput(logits=logits, features=self.head.next_states(outputs_TH)[:, None])
 
-    def _visible(self, inputs: ForwardInput) -> Tensor:
-        """bool [T, S]: the slots that every row attends to."""
-        if inputs.ancestry is not None:
-            text_TS = self.is_known_S[: inputs.prefix_len].expand(len(inputs.token_ids), -1)
-            return torch.cat((text_TS, torch.from_numpy(inputs.ancestry).to(self.device)), 1)
-        slots_S = torch.arange(inputs.num_slots, device=self.device)
-        return self.is_known_S[: inputs.num_slots] & (slots_S <= slots_S[inputs.first_slot :, None])
+    def taps(self, num_layers: int) -> tuple[int, ...]:
+        """A layer's input is the output of the layer before it. Source: EAGLE's modeling_llama_kv.py."""
+        ids = self.layer_ids if self.layer_ids is not None else (2, num_layers // 2, num_layers - 3)
+        return tuple(layer - 1 for layer in ids)
+
+    def needed_shapes(self) -> Iterator[tuple[str, Shape]]:
+        hidden = self.body.hidden_size
+        yield from common_shapes(self)
+        yield "layers.0.hidden_norm.weight", (hidden,)
+        yield from layer_shapes(self.body, "layers.0.", 2 * hidden)
+        for idx in range(1, self.body.num_layers):
+            yield from layer_shapes(self.body, f"layers.{idx}.", hidden)
+        if self.norms_each:
+            yield from ((f"fc_norm.{idx}.weight", (self.target_hidden_size,)) for idx in range(self.num_taps))
+        if self.norms_all:
+            yield "input_norm.weight", (self.num_taps * self.target_hidden_size,)
+
+    def allowed_shapes(self, shapes: Shapes) -> Iterator[tuple[str, Shape]]:
+        return optional_shapes(self, shapes)
+
+    def require_fit(self, stored: StoredHead, target: ModelSpec, target_name: str) -> None:
+        require_tokens(stored, target, target_name)
+
+
+def _recognises(config: JsonFile, shapes: Shapes) -> bool:
+    return has_fc(shapes) and config.text(SPECULATORS_KEY, "eagle3") == "eagle3"
+
+
+def _read(config: JsonFile, shapes: Shapes) -> EagleSpec:
+    nested = config.nested("eagle_config")
+    is_nested = config.has(SPECULATORS_KEY)
+    if not nested.flag("use_aux_hidden_state", True):
+        raise nested.wrong("use_aux_hidden_state", "true: heads that read only the last hidden state are not supported")
+    body = read_body(config.nested(NESTED_KEY) if is_nested else config, config, shapes)
+    target_hidden_size = config.integer("target_hidden_size", body.hidden_size)
+    has_state_norm = config.flag("norm_output", not is_nested)
+    num_taps = num_taps_of(config, shapes, target_hidden_size)
+    return EagleSpec(
+        body=body,
+        target_hidden_size=target_hidden_size,
+        layer_ids=tapped_layers(config if config.has(IDS_KEY) else nested, IDS_KEY, num_taps, first=1),
+        num_taps=num_taps,
+        norms_each="fc_norm.0.weight" in shapes,
+        norms_all="input_norm.weight" in shapes,
+        norms_residual=config.flag("norm_before_residual", is_nested),
+        # The same key means that the logits are normalised, or, in speculators, the state for the head's next step.
+        norms_logits=is_nested or has_state_norm,
+        norms_state=is_nested and has_state_norm,
+    )
+
+
+def _read_gguf(file: GgufFile, keys: JsonFile, tensors: Mapping[str, StoredTensor]) -> EagleSpec:
+    body = read_gguf_body(file, keys, tensors)
+    ids = entered_layers(keys, "target_layers" if keys.has("target_layers") else "extract_layers")
+    keys.integer("block_count", most=1)
+    return EagleSpec(
+        body=body,
+        target_hidden_size=keys.integer("target_hidden_size", body.hidden_size),
+        layer_ids=ids,
+        num_taps=len(ids),
+        norms_all="input_norm.weight" in tensors,
+        norms_residual=keys.flag("norm_before_residual", False),
+    )
+
+
+EAGLE: Final = HeadKind(
+    plural="EAGLE-3 heads",
+    is_named=lambda config: config.has("draft_vocab_size"),
+    recognises=_recognises,
+    read=_read,
+    network="eagle_network",
+    gguf=GgufForm(
+        architecture="eagle3",
+        read=_read_gguf,
+        names={"enc.output_norm.weight": "input_norm.weight"},
+        rotates_pairs=True,
+    ),
+)

@@ -12,7 +12,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from forerun.core.head_spec import EagleSpec
+from forerun.drafting.heads.eagle import EagleSpec
 from forerun.drafting.heads.layer import HeadWeights
 from forerun.model.program import Program, attention_ops, mlp_ops
 from forerun.model.quantise import quantise
@@ -56,18 +56,24 @@ class EagleWeights:
     def __init__(self, weights: HeadWeights, hidden_size: int) -> None:
         self._weights = weights
         self._hidden_size = hidden_size
-        first_OI, bias_O = self._stacked(OF_STATE)
-        self._halves: dict[str, tuple[Tensor, Tensor | None]] = {
-            OF_EMBEDDING: (first_OI[:, :hidden_size], bias_O),
-            OF_STATE: (first_OI[:, hidden_size:], None),
-        }
+        self._of_state: Tensor | None = None  # the second half of the first layer's weight, once the first was taken
 
     def table(self) -> Table:
         return DenseWeight(values_OI=torch.zeros(0, self._hidden_size))
 
     def linear(self, name: str, part: Part = WHOLE) -> tuple[Weight, Tensor | None]:
         assert part == WHOLE, "a head is not shared between ranks"
-        weight_OI, bias_O = self._halves.pop(name) if name in self._halves else self._stacked(name)
+        if name == OF_EMBEDDING:
+            both_OI, bias_O = self._stacked(OF_STATE)
+            weight_OI = both_OI[:, : self._hidden_size]
+            self._of_state = both_OI[:, self._hidden_size :]
+        elif name == OF_STATE:
+            assert self._of_state is not None, "the program reads the embedding first"
+            weight_OI = self._of_state
+            bias_O = None
+            self._of_state = None
+        else:
+            weight_OI, bias_O = self._stacked(name)
         return quantise(weight_OI, "int8"), bias_O
 
     def vector(self, name: str) -> Tensor:

@@ -26,17 +26,24 @@ class HeadExecutor(ABC):
 
     Args:
         states_of: the head's formula for what it reads, [T, H], of the target's features [T, F, G].
+        is_known_S: see below; all slots by default.
 
     Attributes:
         is_known_S: bool, the slots that hold a row; nothing attends to the others.
     """
 
-    def __init__(self, body: ModelSpec, cache: TreeCache, states_of: Callable[[Tensor], Tensor]) -> None:
+    def __init__(
+        self,
+        body: ModelSpec,
+        cache: TreeCache,
+        states_of: Callable[[Tensor], Tensor],
+        is_known_S: Tensor | None = None,
+    ) -> None:
         self.body = body
         self.cache = cache
         self._states_of = states_of
         self.device = cache.keys_LSKD.device
-        self.is_known_S = torch.ones(cache.capacity, dtype=torch.bool, device=self.device)
+        self.is_known_S = all_known(cache) if is_known_S is None else is_known_S
 
     def run(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
         """One pass of rows without features: of rows that start from zeros, for measuring."""
@@ -89,6 +96,11 @@ class StatesPass:
         with inference():
             executor.is_known_S[inputs.first_slot : inputs.num_slots] = True
             return without_waking(len(states_TH), lambda: executor.compute(inputs, states_TH))
+
+
+def all_known(cache: TreeCache) -> Tensor:
+    """bool [S]: every slot of a cache holds a row."""
+    return torch.ones(cache.capacity, dtype=torch.bool, device=cache.keys_LSKD.device)
 
 
 def without_waking(num_rows: int, work: Callable[[], T]) -> T:

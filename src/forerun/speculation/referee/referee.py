@@ -241,11 +241,15 @@ class Referee:
         max_rows = min(self._rows_within(name, 1.0 - hit), self.turn.max_rows)
         return tree if len(tree) <= max_rows else tree.select(tree.best(max_rows))
 
-    def cut_prediction(self, proposal: ProposedTree) -> TokenTree | None:
-        """The nodes of a predicted text to verify; None if a drafter is expected to have more tokens accepted."""
+    def cut_prediction(self, proposal: ProposedTree, *, is_forced: bool = False) -> TokenTree | None:
+        """The nodes of a predicted text to verify; None if a drafter is expected to have more tokens accepted.
+
+        Args:
+            is_forced: a grammar forces these tokens, so all of them are verified.
+        """
         budget = self.prediction_budget
         budget.begin_round(budget.verify_width)
-        tree = budget.cut(proposal)
+        tree = proposal.tree if is_forced else budget.cut(proposal)
         if len(tree) == 1 or fsum(map(exp, tree.log_probs)) < self._drafted_tokens:
             return None
         return tree

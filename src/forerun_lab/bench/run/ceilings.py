@@ -10,7 +10,7 @@ import torch
 
 from forerun.checkpoints.huggingface.names import fused_shapes, tensor_plan
 from forerun.core.model_spec import ModelSpec, WeightFormat
-from forerun.model.quantise import head_format, weight_bytes
+from forerun.model.quantise import output_format, weight_bytes
 from forerun_lab.bench.run.call_times import Call, Spread, time_in_turn
 from forerun_lab.bench.run.machine import last_level_cache_bytes
 
@@ -84,7 +84,7 @@ def bytes_per_step(spec: ModelSpec, element_bytes: int, context: int, weight_for
     num_bytes = 0 if is_shared else spec.hidden_size * element_bytes
     for name, shape in fused_shapes(tensor_plan(spec)).items():
         if name == head:
-            num_bytes += weight_bytes(shape, head_format(weight_format), element_bytes)
+            num_bytes += weight_bytes(shape, output_format(weight_format), element_bytes)
         elif name == "layer_table.weight":
             num_bytes += shape[1] * element_bytes
         elif name != "embedding.weight":

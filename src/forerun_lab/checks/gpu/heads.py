@@ -9,7 +9,7 @@ from forerun.backends.gpu.buffers import NARROW_ROWS
 from forerun.backends.gpu.pass_shape import PassShape
 from forerun.backends.gpu.sampling.gumbel_noise import Draw
 from forerun.backends.gpu.sampling.join_tiles import Sampled, TopK
-from forerun.backends.gpu.sampling.lm_head import LmHead, sample_tokens, topk_tokens
+from forerun.backends.gpu.sampling.output_projection import OutputProjection, sample_tokens, topk_tokens
 from forerun.backends.gpu.sampling.tile_maxima import TileMaxima
 from forerun.sampling.noise import splitmix64
 from forerun_lab.checks.gpu.cases import Case, Row, Setting
@@ -52,7 +52,7 @@ class End:
             device=device,
         )  # fmt: skip
         assert len(maxima.firsts) >= NARROW_ROWS * executor.head.num_tiles, "a maximum for every tile"
-        self._head = LmHead(
+        self._head = OutputProjection(
             h=executor.buffers.h, packed=executor.head, norm=executor.head_norm, workspace=executor.buffers.workspace,
             maxima=maxima, overlaps=executor.overlaps,
         )  # fmt: skip

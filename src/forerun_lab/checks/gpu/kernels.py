@@ -10,7 +10,7 @@ from forerun.backends.gpu.backend import TRITON
 from forerun.backends.torch.backend import REFERENCE
 from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.core.model_spec import ModelSpec
-from forerun.model.quantise import dequantise, head_format, quantise
+from forerun.model.quantise import dequantise, output_format, quantise
 from forerun.model.tree_cache import TreeCache
 from forerun_lab.checks.gpu.cases import Case, Row, Setting
 from forerun_lab.checks.gpu.clock import time_sides
@@ -101,7 +101,7 @@ def widened(weights: dict[str, torch.Tensor], model: Model) -> dict[str, torch.T
     for name in list(weights):
         weight = weights.pop(name)
         if weight.dim() == 2 and name != "embedding.weight":
-            form = head_format(model.weight_format) if name == "head.weight" else model.weight_format
+            form = output_format(model.weight_format) if name == "head.weight" else model.weight_format
             weight = dequantise(quantise(weight, form)) if form != "plain" else weight
         wide[name] = weight.double()
     return wide

@@ -12,7 +12,7 @@ from torch import Tensor
 from forerun.checkpoints.huggingface.names import fused_shapes, tensor_plan
 from forerun.core.model_spec import ModelSpec, RopeSpec, WeightFormat
 from forerun.model.forward import ForwardInput
-from forerun.model.quantise import group_size_of, head_format
+from forerun.model.quantise import group_size_of, output_format
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import WHOLE, DenseWeight, Int4Weight, Int8Weight, Part, Weight
 from forerun.speculation.tree import ancestry_matrix
@@ -100,7 +100,7 @@ class RandomWeights:
         is_shared = f"{name}.weight" not in self._shapes
         form = self._format
         if name == "head":
-            form = head_format(form)
+            form = output_format(form)
         bias_O = self._make(f"{name}.bias") if f"{name}.bias" in self._shapes else None
         if form == "plain":
             return self._table if is_shared else DenseWeight(values_OI=self._make(f"{name}.weight")), bias_O

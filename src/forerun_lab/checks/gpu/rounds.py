@@ -13,9 +13,9 @@ import torch
 
 from forerun.backends.gpu.executor import num_splits_for
 from forerun.backends.gpu.rounds import DeviceRounds
+from forerun.backends.rounds import RoundPlan
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import DrafterConfig, DraftModel, LayerSkip, NoDrafter, Parallel
-from forerun.drafting.drafter import RoundPlan
 from forerun.drafting.policies import Policies, TreePolicy
 from forerun.engine.engine import Engine
 from forerun.model.runner import Runner

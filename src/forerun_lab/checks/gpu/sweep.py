@@ -18,7 +18,7 @@ from forerun.backends.gpu.pass_shape import PassShape
 from forerun.backends.gpu.passes.packed_linear import DeviceLinear, pack
 from forerun.backends.gpu.passes.tiles import Tiles
 from forerun.core.model_spec import ModelSpec, WeightFormat
-from forerun.model.quantise import head_format
+from forerun.model.quantise import output_format
 from forerun.model.weights import Weight
 from forerun_lab.bench.run.call_times import Call
 from forerun_lab.checks.gpu.cases import Case, Row, Setting
@@ -97,7 +97,7 @@ class Bench:
 
     @property
     def _format(self) -> WeightFormat:
-        return head_format(self._model.weight_format) if self._kernel == "head" else self._model.weight_format
+        return output_format(self._model.weight_format) if self._kernel == "head" else self._model.weight_format
 
     def _plain(self) -> Tensor:
         packed = next(iter(self._names.values()))

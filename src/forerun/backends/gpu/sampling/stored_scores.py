@@ -1,7 +1,7 @@
 """Sampling from scores in memory: for requests that shape them, biases, penalties, temperature and filters are applied
 to whole rows; then noise is added and maxima are found.
 
-`lm_head` does not write scores to memory, but cannot filter, since it never has a whole row.
+`output_projection` does not write scores to memory, but cannot filter, since it never has a whole row.
 
 Legend: R rows, V columns of scores (tokens, for a draft those it has).
 """
@@ -16,7 +16,7 @@ from forerun.backends.gpu.language import await_inputs, launch_options
 from forerun.backends.gpu.passes.linear import linear
 from forerun.backends.gpu.sampling.gumbel_noise import Draw, totals_of
 from forerun.backends.gpu.sampling.join_tiles import Sampled, TopK, join_samples, join_topk
-from forerun.backends.gpu.sampling.lm_head import LmHead
+from forerun.backends.gpu.sampling.output_projection import OutputProjection
 from forerun.backends.gpu.sampling.score_shaping import SCORE_BLOCK, RequestSettings, RowPaths, ScoreRows, shape_scores
 from forerun.backends.gpu.sampling.tile_maxima import TileMaxima, store_maxima
 from forerun.backends.gpu.sampling.truncation import Filters, find_cutoffs, kept_scores
@@ -41,7 +41,7 @@ class StoredScores:
 
 
 def sample_stored(stored: StoredScores, draw: Draw, sampled: Sampled, *, num_rows: int) -> None:
-    """Like `lm_head.sample_tokens`, from the scores of the first rows."""
+    """Like `output_projection.sample_tokens`, from the scores of the first rows."""
     fill_maxima(stored, draw, num_rows=num_rows, first_row=0, is_topk=False)
     num_tiles = num_tiles_of(stored.rows)
     join_samples(stored.maxima, sampled, num_tiles=num_tiles, num_rows=num_rows, overlaps=stored.overlaps)
@@ -50,7 +50,7 @@ def sample_stored(stored: StoredScores, draw: Draw, sampled: Sampled, *, num_row
 def topk_stored(
     stored: StoredScores, draw: Draw, topk: TopK, *, num_children: int, num_rows: int, first_row: int
 ) -> None:
-    """Like `lm_head.topk_tokens`; the scores are those of the pass's rows from `first_row` on."""
+    """Like `output_projection.topk_tokens`; the scores are those of the pass's rows from `first_row` on."""
     fill_maxima(stored, draw, num_rows=num_rows, first_row=first_row, is_topk=True)
     join_topk(
         stored.maxima, topk, column_ids=draw.column_ids, num_tiles=num_tiles_of(stored.rows),
@@ -64,7 +64,7 @@ def num_tiles_of(rows: ScoreRows) -> int:
     return int(triton.cdiv(rows.num_columns, SCORE_BLOCK))
 
 
-def write_scores(head: LmHead, rows: ScoreRows, *, num_rows: int, first_row: int) -> None:
+def write_scores(head: OutputProjection, rows: ScoreRows, *, num_rows: int, first_row: int) -> None:
     """Write the scores of rows first_row to num_rows of h to memory."""
     linear(
         head.h, head.packed, rows.scores, num_rows=num_rows, first_row=first_row, norm=head.norm,

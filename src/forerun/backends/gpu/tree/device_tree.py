@@ -14,7 +14,6 @@ parents before children; node 0 is the root, the last committed token.
 Legend: N the largest number of nodes (a power of two), W nodes of a batch, C children of each.
 """
 
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import torch
@@ -23,6 +22,7 @@ import triton.language as tl
 from torch import Tensor
 
 from forerun.backends.gpu.row_table import RowTable
+from forerun.backends.rounds import RoundOutcome
 
 MOST_NODES: Final = 64  # A node's ancestors are the bits of one int64.
 MOST_BATCH_CHILDREN: Final = 128  # Children of all nodes that one draft pass expands.
@@ -161,27 +161,6 @@ class TreeState:
         tokens, depths, draft_rows, self.batch_W, self.header = parts[2:]
         self.nodes = TreeNodes(tokens, depths, costs, ancestors, draft_rows.fill_(-1))
         self.batch_W.fill_(-1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundOutcome:
-    """The outcome of one round.
-
-    Args:
-        token_ids: the accepted tokens, then the bonus token.
-        margins: for each token, the difference between its total and the second best.
-        bests: for each token its total; not finite if there was no valid token.
-        num_verified: nodes in the target's pass.
-        num_draft_rows: rows of this round's draft passes, without spare ones.
-        num_behind: tokens before the new root that the draft's cache lacks; if more than one, the host prefills them.
-    """
-
-    token_ids: list[int]
-    margins: list[float]
-    bests: list[float]
-    num_verified: int
-    num_draft_rows: int
-    num_behind: int
 
 
 def read_outcome(outcome: Tensor) -> RoundOutcome:

@@ -17,7 +17,7 @@ from forerun.model.program import Op
 from forerun.model.tree_cache import TreeCache
 
 
-class HeadLaunches:
+class AttentionLaunches:
     """Binds the launches of attention to a model's weights, buffers and cache."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Checks whether the head that a folder holds is the embedding."""
+"""Checks whether the output projection that a folder holds is the embedding."""
 
 from io import FileIO
 from pathlib import Path
@@ -15,21 +15,23 @@ NUM_SAMPLES: Final = 64
 SAMPLE_BYTES: Final = 256
 
 
-def has_other_head(folder: Path, spec: ModelSpec) -> bool:
-    """Whether the folder holds a head of the embedding's size whose values are not those of the embedding.
+def has_other_output(folder: Path, spec: ModelSpec) -> bool:
+    """Whether a folder's output projection has the embedding's size, but other values.
 
-    Samples over the whole tensor are compared: training changes a head everywhere. False without readable weights,
-    which are reported when they are read.
+    Samples over the whole tensor are compared: training changes an output projection everywhere. False without readable
+    weights, which are reported when they are read.
     """
     shape = (spec.vocab_size, spec.hidden_size)
     plan = {name: TensorPlace(name=name, shape=shape) for name in (EMBEDDING_NAME, HEAD_NAME)}
     try:
         stored = plain_names(catalogue(folder), spec, plan)
         embedding = stored.get(EMBEDDING_NAME)
-        head = stored.get(HEAD_NAME)
-        if embedding is None or head is None or embedding.shape != head.shape or embedding.dtype != head.dtype:
+        output = stored.get(HEAD_NAME)
+        if embedding is None or output is None:
             return False
-        return _samples(embedding) != _samples(head)
+        if embedding.shape != output.shape or embedding.dtype != output.dtype:
+            return False
+        return _samples(embedding) != _samples(output)
     except (CheckpointError, OSError):
         return False
 

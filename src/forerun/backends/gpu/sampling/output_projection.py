@@ -1,4 +1,4 @@
-"""The vocabulary head fused with sampling. The kernel that computes scores also adds noise and finds maxima, so
+"""The output projection fused with sampling. The kernel that computes scores also adds noise and finds maxima, so
 sampling writes no scores to memory, and a top-k writes only totals, of which it reads a few tiles.
 
 Scores have the same bits as those of `linear`, since the same code computes a tile's sums.
@@ -23,8 +23,8 @@ from forerun.backends.gpu.sampling.tile_maxima import TileMaxima, store_maxima
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LmHead:
-    """A model's head, and what its kernels read and write.
+class OutputProjection:
+    """A model's output projection, and what its kernels read and write.
 
     Args:
         h: [any, I] in the compute dtype, the rows' last hidden states, to which `norm` is still to be applied.
@@ -40,7 +40,7 @@ class LmHead:
     overlaps: bool
 
 
-def sample_tokens(head: LmHead, draw: Draw, sampled: Sampled, *, num_rows: int, first_row: int = 0) -> None:
+def sample_tokens(head: OutputProjection, draw: Draw, sampled: Sampled, *, num_rows: int, first_row: int = 0) -> None:
     """The best token after each row first_row to num_rows of h; among equal totals, the lowest token."""
     packed = head.packed
     count = num_rows - first_row
@@ -49,7 +49,14 @@ def sample_tokens(head: LmHead, draw: Draw, sampled: Sampled, *, num_rows: int, 
 
 
 def topk_tokens(
-    head: LmHead, draw: Draw, topk: TopK, *, num_children: int, vocab_size: int, num_rows: int, first_row: int = 0
+    head: OutputProjection,
+    draw: Draw,
+    topk: TopK,
+    *,
+    num_children: int,
+    vocab_size: int,
+    num_rows: int,
+    first_row: int = 0,
 ) -> None:
     """The likeliest tokens of the first `vocab_size` columns after each row, and the log-softmax of their totals."""
     packed = head.packed
@@ -62,7 +69,9 @@ def topk_tokens(
     )  # fmt: skip
 
 
-def launch_head(head: LmHead, draw: Draw, *, num_rows: int, first_row: int, vocab_size: int, is_topk: bool) -> None:
+def launch_head(
+    head: OutputProjection, draw: Draw, *, num_rows: int, first_row: int, vocab_size: int, is_topk: bool
+) -> None:
     """Compute the maxima of every tile of the vocabulary."""
     packed = head.packed
     rows = num_rows - first_row

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from forerun.core.head_spec import BlockSpec
+from forerun.drafting.heads.dflash import DFlashSpec
 from tests.drafting.heads.eagle_reference import Floats, LayerReference, rms
 
 
@@ -21,8 +21,8 @@ def convolved(rows: list[Floats], base: Floats, dynamic: list[Floats], group: in
     return outputs
 
 
-def block_outputs(
-    spec: BlockSpec, weights: Mapping[str, Floats], root: int, root_place: int, features: Mapping[int, Floats]
+def dflash_outputs(
+    spec: DFlashSpec, weights: Mapping[str, Floats], root: int, root_place: int, features: Mapping[int, Floats]
 ) -> list[Floats]:
     """The normalised outputs of the block behind the root."""
     body = spec.body
@@ -71,7 +71,7 @@ def block_outputs(
 
 
 def logits_after(
-    spec: BlockSpec, weights: Mapping[str, Floats], outputs: Sequence[Floats], depth: int, parent: int
+    spec: DFlashSpec, weights: Mapping[str, Floats], outputs: Sequence[Floats], depth: int, parent: int
 ) -> Floats:
     """Logits after a node at this depth that holds the token `parent`."""
     row = depth if spec.drafts_from_root else depth + 1

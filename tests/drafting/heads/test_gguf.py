@@ -11,12 +11,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from forerun.checkpoints.heads.stored import StoredHead, find_head
 from forerun.checkpoints.open import open_source
 from forerun.core.errors import CheckpointError
-from forerun.core.head_spec import BlockSpec, EagleSpec, HeadSpec
 from forerun.core.model_spec import ModelSpec
-from tests.drafting.heads.random_heads import block_tensors, eagle_tensors, random_block, random_body, random_eagle
+from forerun.drafting.heads.dflash import DFlashSpec
+from forerun.drafting.heads.eagle import EagleSpec
+from forerun.drafting.heads.kind import HeadSpec, StoredHead
+from forerun.drafting.heads.stored import find_head
+from tests.drafting.heads.random_heads import dflash_tensors, eagle_tensors, random_body, random_dflash, random_eagle
 from tests.tiny import plain_spec
 
 gguf = pytest.importorskip("gguf")
@@ -114,10 +116,10 @@ def test_an_eagle3_file_is_read(tmp_path: Path) -> None:
     assert torch.equal(target_ids, ids)
 
 
-def random_file(path: Path, seed: int, **changes: Any) -> tuple[Path, BlockSpec, dict[str, Tensor]]:
+def random_file(path: Path, seed: int, **changes: Any) -> tuple[Path, DFlashSpec, dict[str, Tensor]]:
     """A DFlash head whose config GGUF can say, and its weights."""
     rng = random.Random(seed)
-    spec = random_block(rng, TARGET, markov_rank=0, **changes)
+    spec = random_dflash(rng, TARGET, markov_rank=0, **changes)
     num_layers = spec.body.num_layers
     has_pairs = spec.pair_rank > 0
     is_causal = rng.random() < 0.5
@@ -137,7 +139,7 @@ def random_file(path: Path, seed: int, **changes: Any) -> tuple[Path, BlockSpec,
     if has_pairs:
         keys |= {"selector_rank": spec.pair_rank, "selector_top_k": spec.num_pairs}
         keys |= {"conv_kernel_size": spec.conv_kernel, "conv_group_size": spec.conv_group}
-    weights = block_tensors(spec, TARGET, seed)
+    weights = dflash_tensors(spec, TARGET, seed)
     write(path, "dflash", spec.body, keys, {gguf_name(name): tensor for name, tensor in weights.items()})
     return path, spec, weights
 
@@ -167,13 +169,13 @@ Edit = Callable[[dict[str, Any], dict[str, Tensor]], object]
     ],
 )
 def test_what_is_missing_or_not_computed_is_refused_by_name(edit: Edit, message: str, tmp_path: Path) -> None:
-    spec = random_block(random.Random(1), TARGET, conv_kernel=0, pair_rank=0, markov_rank=0)
+    spec = random_dflash(random.Random(1), TARGET, conv_kernel=0, pair_rank=0, markov_rank=0)
     keys = {
         "block_size": 4,
         "target_layers": [layer + 1 for layer in spec.layer_ids],
         "tokenizer.ggml.mask_token_id": 3,
     }
-    tensors = {gguf_name(name): tensor for name, tensor in block_tensors(spec, TARGET, 1).items()}
+    tensors = {gguf_name(name): tensor for name, tensor in dflash_tensors(spec, TARGET, 1).items()}
     edit(keys, tensors)
     path = write(tmp_path / "head.gguf", "dflash", spec.body, keys, tensors)
     with pytest.raises(CheckpointError, match=message):

@@ -2,20 +2,21 @@
 
 import random
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from forerun.backends.backend import Backend
 from forerun.backends.cpu import executor as native_executor
 from forerun.backends.cpu.backend import NATIVE
-from forerun.backends.cpu.eagle import NativeEagleExecutor
 from forerun.backends.cpu.layouts import FORMATS
-from forerun.core.head_spec import EagleSpec
+from forerun.backends.torch.backend import REFERENCE
 from forerun.core.threads import inference
 from forerun.drafting.heads import eagle_program
+from forerun.drafting.heads.eagle import EagleSpec
+from forerun.drafting.heads.eagle_network import ProgramEagleExecutor, eagle_executor
 from forerun.drafting.heads.executor import HeadExecutor
 from forerun.drafting.heads.layer import HeadWeights, embedding, plain_linear
 from forerun.model.forward import ForwardInput, ForwardOutput
@@ -42,8 +43,8 @@ def executor_of(
         return make(spec, weights, table, output, cache)
 
 
-def in_torch(*arguments: object) -> HeadExecutor:
-    return Backend.head_executor(NATIVE, *arguments)  # type: ignore[arg-type]
+native = partial(eagle_executor, backend=NATIVE)
+in_torch = partial(eagle_executor, backend=REFERENCE)
 
 
 def passes(executor: HeadExecutor, vocab_size: int, seed: int) -> list[ForwardOutput]:
@@ -94,10 +95,10 @@ def test_native_layers_compute_what_torchs_do(seed: int, monkeypatch: pytest.Mon
     target = tiny_spec(rng, num_layers=3)
     spec = random_eagle(rng, target)
     tensors = eagle_tensors(spec, target, seed)
-    native = executor_of(spec, tensors, NATIVE.head_executor, torch.float32)
-    assert isinstance(native, NativeEagleExecutor)
+    executor = executor_of(spec, tensors, native, torch.float32)
+    assert isinstance(executor, ProgramEagleExecutor)
     plain = executor_of(spec, tensors, in_torch, torch.float64)
-    both = zip(passes(native, target.vocab_size, seed), passes(plain, target.vocab_size, seed), strict=True)
+    both = zip(passes(executor, target.vocab_size, seed), passes(plain, target.vocab_size, seed), strict=True)
     for found, expected in both:
         assert found.features is not None
         assert expected.features is not None
@@ -111,11 +112,9 @@ def test_its_weights_have_8_bits_and_are_held_once() -> None:
     spec = random_eagle(rng, target)
     tensors = eagle_tensors(spec, target, 1)
     weights = HeadWeights(tensors)
-    native = executor_of(
-        spec, tensors, lambda spec, _, *rest: NATIVE.head_executor(spec, weights, *rest), torch.float32
-    )
-    assert isinstance(native, NativeEagleExecutor)
-    linears = native.layers.lowering.linears.values()
+    executor = executor_of(spec, tensors, lambda spec, _, *rest: native(spec, weights, *rest), torch.float32)
+    assert isinstance(executor, ProgramEagleExecutor)
+    linears = executor.layers.lowering.linears.values()
     assert {linear.descriptor.format for linear in linears} == {FORMATS["int8"]}
     assert not [name for name in tensors if name.startswith("layers.") and "proj" in name and name in weights]
 
@@ -124,12 +123,12 @@ def test_an_interrupt_while_buffers_grow_leaves_a_head_that_computes_the_same(mo
     rng = random.Random(1)
     target = tiny_spec(rng, num_layers=3)
     spec = random_eagle(rng, target)
-    native = executor_of(spec, eagle_tensors(spec, target, 1), NATIVE.head_executor, torch.float32)
+    executor = executor_of(spec, eagle_tensors(spec, target, 1), native, torch.float32)
 
     def logits(num_rows: int) -> Tensor:
         ids = list(range(num_rows))
         inputs = ForwardInput(token_ids=[0] * num_rows, positions=ids, first_slot=0, prefix_len=0, num_logit_rows=1)
-        return native.starting_from(torch.ones(num_rows, spec.body.hidden_size)).run(inputs).logits
+        return executor.starting_from(torch.ones(num_rows, spec.body.hidden_size)).run(inputs).logits
 
     def interrupt() -> None:
         raise KeyboardInterrupt

@@ -10,12 +10,12 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from forerun.checkpoints.heads.assistant import ORDER, assistant_shapes, assistant_spec
-from forerun.checkpoints.heads.stored import StoredHead, find_head
 from forerun.checkpoints.open import open_source
 from forerun.core.errors import CheckpointError
-from forerun.core.head_spec import AssistantSpec
 from forerun.core.json_file import JsonFile
+from forerun.drafting.heads.assistant import ASSISTANT, ORDER, AssistantSpec, token_order
+from forerun.drafting.heads.kind import StoredHead
+from forerun.drafting.heads.stored import find_head
 
 TEXT = {
     "model_type": "gemma4_text", "vocab_size": 24, "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2,
@@ -32,9 +32,9 @@ Edit = Callable[[dict[str, Any], dict[str, Tensor]], object]
 def opened(folder: Path, edit: Edit = lambda config, tensors: None) -> StoredHead:
     """The head in a folder written with the names of Google's, after an edit."""
     config: dict[str, Any] = json.loads(json.dumps(CONFIG))
-    spec = assistant_spec(JsonFile(path=folder, values=config))
+    spec = ASSISTANT.read(JsonFile(path=folder, values=config), {})
     tensors = {}
-    for name, shape in assistant_shapes(spec):
+    for name, shape in spec.needed_shapes():
         is_in_model = name.startswith(("layers.", "norm.", "embed_tokens."))
         tensors[f"model.{name}" if is_in_model else name] = torch.randn(shape)
     tensors[ORDER] = torch.randperm(24)
@@ -52,7 +52,7 @@ def test_an_assistant_is_read(tmp_path: Path) -> None:
     assert isinstance(spec, AssistantSpec)
     assert (spec.target_hidden_size, spec.num_centroids, spec.num_active, spec.taps(30)) == (20, 6, 2, (29,))
     assert (spec.body.of_layer(0).head_dim, spec.body.of_layer(1).head_dim, spec.body.window_of(0)) == (4, 8, 5)
-    order = stored.token_order()
+    order = token_order(stored)
     assert order is not None
     assert sorted(order.tolist()) == list(range(24))
     assert stored.weights(dtype=torch.float32, device="cpu")["layers.1.self_attn.q_proj.weight"].shape == (16, 8)
@@ -83,4 +83,4 @@ def test_what_is_not_computed_is_refused_by_name(edit: Edit, message: str, tmp_p
 def test_centroids_without_all_tokens_are_refused(tmp_path: Path) -> None:
     stored = opened(tmp_path, lambda config, tensors: tensors.update({ORDER: torch.zeros(24, dtype=torch.int64)}))
     with pytest.raises(CheckpointError, match="every token once"):
-        stored.token_order()
+        token_order(stored)

@@ -3,13 +3,10 @@
 import math
 from typing import Final
 
-from forerun.backends.gpu.executor import DeviceExecutor
-from forerun.backends.gpu.head_on_device import HeadOnDevice
-from forerun.backends.gpu.pipeline import Pipeline, PlayedRound
-from forerun.backends.gpu.rounds import DeviceRounds, fits
+from forerun.backends.backend import Backend
+from forerun.backends.rounds import PlayedRound, RoundPipeline, RoundPlan
 from forerun.core.steps import Span, StepStats
 from forerun.decoding.decoder import Decoder, NothingToChooseError, Request, Round, Rounds, prefill
-from forerun.drafting.drafter import RoundPlan
 from forerun.drafting.lookup_chain import LookupChain
 from forerun.model.measure import measure_pace
 from forerun.model.runner import Runner
@@ -27,9 +24,10 @@ class DeviceDecoder(Decoder):
     look it up, or requests with a grammar, since its masks are computed on the host.
     """
 
-    def __init__(self, rounds: DeviceRounds) -> None:
+    def __init__(self, pipeline: RoundPipeline) -> None:
+        rounds = pipeline.rounds
         self._rounds = rounds
-        self._pipeline = Pipeline(rounds)
+        self._pipeline = pipeline
         config = rounds.config
         draft = rounds.draft
         self._max_depth = 0 if draft is None else config.depth
@@ -58,13 +56,10 @@ class DeviceDecoder(Decoder):
             self._chain = LookupChain(num_tokens=self._rounds.config.verify_width - 1)
             self._chain.begin(self._token_ids)
             self._chain.follow()
-            self._rounds.update_costs(self._chain)
+            self._rounds.update_costs(self._chain.log_probs())
 
     def rounds(self, num_tokens: int) -> Rounds:
-        draft = self._rounds.draft
-        yield from prefill(
-            self._rounds.target.runner, self._request, draft if isinstance(draft, HeadOnDevice) else None
-        )
+        yield from prefill(self._rounds.target.runner, self._request, self._rounds.draft)
         self._catch_up()
         num_wanted = num_tokens
         while num_wanted > 0:
@@ -87,7 +82,7 @@ class DeviceDecoder(Decoder):
         """
         while self._pipeline.has_room and len(self._pipeline) < num_wanted:
             depth = self._max_depth if self._referee is None else self._referee.depth()
-            if depth and self._num_behind > self._rounds.tree.shape.most_behind:
+            if depth and self._num_behind > self._rounds.most_behind:
                 if len(self._pipeline):
                     return
                 self._catch_up()
@@ -103,7 +98,7 @@ class DeviceDecoder(Decoder):
             self._chain.accept(token_ids)
             self._chain.follow()
             if self._pipeline.num_launched % ROUNDS_PER_UPDATE == 0:
-                self._rounds.update_costs(self._chain)
+                self._rounds.update_costs(self._chain.log_probs())
         if self._referee is not None and played.is_usual:
             self._referee.measure_depth(played.depth, len(token_ids) - 1, played.arrived_at - played.began_at)
 
@@ -135,16 +130,8 @@ def round_of(played: PlayedRound, near_tie: float) -> Round:
     )
 
 
-def open_decoders(target: Runner, plan: RoundPlan) -> tuple[DeviceDecoder, ...]:
-    """A decoder for these models; none if rounds need the host."""
-    return (DeviceDecoder(DeviceRounds(target, plan)),) if can_play(target, plan) else ()
-
-
-def can_play(target: Runner, plan: RoundPlan) -> bool:
-    """False if rounds need the host: with another backend, a tree that is too wide, or a target that several ranks
-    share."""
-    draft = plan.draft
-    is_here = isinstance(target.executor, DeviceExecutor) and (
-        draft is None or bool(plan.taps) or draft.backend is target.backend
-    )
-    return is_here and fits(plan)
+def device_decoders(backend: Backend, target: Runner, plan: RoundPlan | None) -> tuple[DeviceDecoder, ...]:
+    """A decoder for rounds that the backend plays; none if rounds need the host."""
+    if plan is None or not backend.plays_rounds(target, plan):
+        return ()
+    return (DeviceDecoder(backend.rounds(target, plan)),)

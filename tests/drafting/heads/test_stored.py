@@ -12,21 +12,23 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from forerun.checkpoints.heads.stored import StoredHead, find_head
 from forerun.checkpoints.open import open_source
 from forerun.core.errors import CheckpointError, VocabularyError
-from forerun.core.head_spec import BlockSpec, EagleSpec
+from forerun.drafting.heads.dflash import DFlashSpec
+from forerun.drafting.heads.eagle import EagleSpec
+from forerun.drafting.heads.kind import StoredHead
+from forerun.drafting.heads.stored import find_head
 from tests.drafting.heads.published import (
-    block_config,
     body_keys,
+    dflash_config,
     flat_config,
     nested_config,
     with_map,
-    write_block,
+    write_dflash,
     write_eagle,
     write_files,
 )
-from tests.drafting.heads.random_heads import block_tensors, eagle_tensors, random_block, random_body, random_eagle
+from tests.drafting.heads.random_heads import dflash_tensors, eagle_tensors, random_body, random_dflash, random_eagle
 from tests.tiny import plain_spec
 
 TARGET = plain_spec(num_layers=6, vocab_size=60)
@@ -82,21 +84,21 @@ def test_the_usual_layers_are_those_of_eagle() -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_dflash_folders_are_read(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
-    spec = random_block(rng, TARGET)
+    spec = random_dflash(rng, TARGET)
     window = rng.choice([None, 3])
     is_causal = rng.random() < 0.5
     num_layers = spec.body.num_layers
     spec = replace(spec, windows=(window,) * num_layers, is_causal=(is_causal,) * num_layers)
-    stored = opened(write_block(tmp_path / "head", spec, TARGET, seed=seed))
+    stored = opened(write_dflash(tmp_path / "head", spec, TARGET, seed=seed))
     assert stored.spec == spec
-    expected = {name: value.float().double() for name, value in block_tensors(spec, TARGET, seed).items()}
+    expected = {name: value.float().double() for name, value in dflash_tensors(spec, TARGET, seed).items()}
     require_equal(stored, expected, None)
 
 
 def test_speculators_counts_the_layer_that_a_dflash_feature_enters(tmp_path: Path) -> None:
-    spec = random_block(random.Random(1), TARGET, layer_ids=(1, 4), conv_kernel=0, pair_rank=0)
+    spec = random_dflash(random.Random(1), TARGET, layer_ids=(1, 4), conv_kernel=0, pair_rank=0)
     spec = replace(spec, windows=(None,) * spec.body.num_layers, is_causal=(False,) * spec.body.num_layers)
-    config = block_config(spec, TARGET)
+    config = dflash_config(spec, TARGET)
     nested = {
         "speculators_model_type": "dflash",
         "transformer_layer_config": config,
@@ -105,7 +107,7 @@ def test_speculators_counts_the_layer_that_a_dflash_feature_enters(tmp_path: Pat
         "aux_hidden_state_layer_ids": [2, 5],
         "target_hidden_size": spec.target_hidden_size,
     }
-    tensors = block_tensors(spec, TARGET, 1)
+    tensors = dflash_tensors(spec, TARGET, 1)
     found = opened(write_files(tmp_path / "head", nested, tensors)).spec
     assert found.taps(TARGET.num_layers) == (1, 4)
 
@@ -215,10 +217,10 @@ def test_heads_of_other_targets_are_refused(folder: Path) -> None:
         ),
     ],
 )
-def test_a_block_head_without_a_key_is_refused_by_the_keys_whole_name(
+def test_a_dflash_head_without_a_key_is_refused_by_the_keys_whole_name(
     edit: Callable[[dict[str, Any], dict[str, Tensor]], object], message: str, tmp_path: Path
 ) -> None:
-    folder = write_block(tmp_path / "head", random_block(random.Random(2), TARGET, layer_ids=(1, 4)), TARGET)
+    folder = write_dflash(tmp_path / "head", random_dflash(random.Random(2), TARGET, layer_ids=(1, 4)), TARGET)
     with pytest.raises(CheckpointError, match=message):
         opened(edited(folder, edit))
 
@@ -229,9 +231,9 @@ def test_a_head_of_speculators_without_a_key_is_refused_by_name(key: str, tmp_pa
         opened(edited(dspark(tmp_path / "head"), lambda config, _: config.pop(key)))
 
 
-def test_a_block_head_with_a_mask_that_the_target_lacks_is_refused(tmp_path: Path) -> None:
-    spec = random_block(random.Random(2), TARGET, mask_token_id=59, conv_kernel=0, pair_rank=0, markov_rank=0)
-    folder = write_block(tmp_path / "head", spec, TARGET)
+def test_a_dflash_head_with_a_mask_that_the_target_lacks_is_refused(tmp_path: Path) -> None:
+    spec = random_dflash(random.Random(2), TARGET, mask_token_id=59, conv_kernel=0, pair_rank=0, markov_rank=0)
+    folder = write_dflash(tmp_path / "head", spec, TARGET)
     opened(folder).require_fit(TARGET, "the target")
     edited(folder, lambda config, _: config["dflash_config"].update(mask_token_id=60))
     with pytest.raises(VocabularyError, match="masks with token 60"):
@@ -241,10 +243,10 @@ def test_a_block_head_with_a_mask_that_the_target_lacks_is_refused(tmp_path: Pat
 @pytest.mark.parametrize("group", [7, 100_000])
 def test_groups_of_channels_that_do_not_divide_the_hidden_size_are_refused(group: int, tmp_path: Path) -> None:
     body = random_body(random.Random(2), hidden_size=20, vocab_size=60, num_layers=1)
-    spec = random_block(random.Random(2), TARGET, body=body, conv_kernel=2, conv_group=group, windows=(None,),
+    spec = random_dflash(random.Random(2), TARGET, body=body, conv_kernel=2, conv_group=group, windows=(None,),
                         is_causal=(False,))  # fmt: skip
     with pytest.raises(CheckpointError, match=f"conv_group_size is {group}, but must be a divisor of .* 20"):
-        opened(write_block(tmp_path / "head", spec, TARGET))
+        opened(write_dflash(tmp_path / "head", spec, TARGET))
 
 
 @pytest.mark.parametrize("what", ["map", "shifts"])
@@ -268,7 +270,7 @@ def test_rows_for_another_output_than_the_targets_are_refused(what: str, tmp_pat
 
 def dspark(folder: Path, **changes: Any) -> Path:
     """A DSpark head in a folder of the speculators library."""
-    spec = random_block(random.Random(4), TARGET, conv_kernel=0, pair_rank=0, markov_rank=4, **changes)
+    spec = random_dflash(random.Random(4), TARGET, conv_kernel=0, pair_rank=0, markov_rank=4, **changes)
     config = {
         "speculators_model_type": "dspark",
         "transformer_layer_config": body_keys(spec.body, TARGET.vocab_size),
@@ -278,7 +280,7 @@ def dspark(folder: Path, **changes: Any) -> Path:
         "target_hidden_size": spec.target_hidden_size,
         "markov_rank": 4,
     }
-    tensors = block_tensors(replace(spec, layer_ids=(1, 4)), TARGET, 1)
+    tensors = dflash_tensors(replace(spec, layer_ids=(1, 4)), TARGET, 1)
     tensors["confidence_head.proj.weight"] = torch.zeros(1, spec.body.hidden_size + 4)
     tensors["confidence_head.proj.bias"] = torch.zeros(1)
     return write_files(folder, config, {name: tensor.float() for name, tensor in tensors.items()})
@@ -288,7 +290,7 @@ def dspark(folder: Path, **changes: Any) -> Path:
 def test_dspark_heads_are_read(has_gate: bool, tmp_path: Path) -> None:
     folder = dspark(tmp_path / "head", has_markov_gate=has_gate)
     spec = opened(folder).spec
-    assert isinstance(spec, BlockSpec)
+    assert isinstance(spec, DFlashSpec)
     assert (spec.markov_rank, spec.has_markov_gate, spec.num_drafted) == (4, has_gate, spec.block_size)
     assert not any(name.startswith("confidence_head") for name in opened(folder).tensors)
     opened(folder).require_fit(TARGET, "the target")
@@ -299,7 +301,7 @@ def test_dspark_heads_are_read(has_gate: bool, tmp_path: Path) -> None:
         opened(folder).require_fit(TARGET, "the target")
     edited(folder, lambda config, _: config.update(sample_from_anchor=False))
     spec = opened(folder).spec
-    assert isinstance(spec, BlockSpec)
+    assert isinstance(spec, DFlashSpec)
     assert spec.num_drafted == spec.block_size - 1
 
 

@@ -12,16 +12,14 @@ import torch
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftHead
 from forerun.core.sublayers import NOTHING
-from forerun.drafting.heads.block import BlockExecutor
-from forerun.drafting.heads.drafter import BATCH, BlockDrafter, num_steps
+from forerun.drafting.heads.dflash_network import BATCH, DFlashDrafter, DFlashExecutor, DFlashRows, num_steps
 from forerun.drafting.heads.features import TextFeatures
-from forerun.drafting.heads.rows import BlockRows
 from forerun.drafting.policies import TreePolicy
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.growth import BestFirstGrowth
 from forerun.speculation.tree import TokenTree
-from tests.drafting.heads.block_reference import block_outputs, logits_after
-from tests.drafting.heads.random_heads import CAPACITY, block_head, block_tensors, random_block, random_body
+from tests.drafting.heads.dflash_reference import dflash_outputs, logits_after
+from tests.drafting.heads.random_heads import CAPACITY, dflash_head, dflash_tensors, random_body, random_dflash
 from tests.drafting.heads.runners import runner_of
 from tests.marks import rest_slow
 from tests.textbook import gumbel
@@ -36,20 +34,20 @@ class Case:
     def __init__(self, seed: int) -> None:
         rng = self.rng = random.Random(seed)
         target = tiny_spec(rng, num_layers=rng.randint(1, 4), vocab_size=rng.randint(8, 30))
-        self.spec = random_block(rng, target)
+        self.spec = random_dflash(rng, target)
         self.vocab_size = target.vocab_size
-        weights = block_tensors(self.spec, target, seed)
+        weights = dflash_tensors(self.spec, target, seed)
         self.arrays = {name: tensor.numpy() for name, tensor in weights.items()}
-        head = block_head(self.spec, weights)
-        runner = runner_of(self.spec.body, lambda cache: BlockExecutor(head, cache))
-        assert isinstance(runner.executor, BlockExecutor)
+        head = dflash_head(self.spec, weights)
+        runner = runner_of(self.spec.body, lambda cache: DFlashExecutor(head, cache))
+        assert isinstance(runner.executor, DFlashExecutor)
         self.features = torch.randn(
             CAPACITY, self.spec.num_taps, target.hidden_size,
             generator=torch.Generator().manual_seed(seed), dtype=torch.float64,
         )  # fmt: skip
         self.known: set[int] = set()
         self.waiting = TextFeatures(range(self.spec.num_taps), torch.float64)
-        self.rows = BlockRows(runner, runner.executor, self.waiting, 0)
+        self.rows = DFlashRows(runner, runner.executor, self.waiting, 0)
         self.text = self.tokens(rng.randint(2, 16))
         self.rows.begin(self.text, "")
 
@@ -67,7 +65,7 @@ class Case:
         for _ in range(8):
             tree.add(self.rng.randrange(len(tree)), self.rng.randrange(self.vocab_size), -1.0)
         features = {place: self.features[place].numpy() for place in self.known}
-        outputs = block_outputs(self.spec, self.arrays, self.text[-1], len(self.text) - 1, features)
+        outputs = dflash_outputs(self.spec, self.arrays, self.text[-1], len(self.text) - 1, features)
         logits = self.rows.expand(tree, list(range(len(tree))), tree.token_ids, self.text, NOTHING)
         for node, row in enumerate(logits.numpy()):
             expected = logits_after(self.spec, self.arrays, outputs, tree.depths[node], tree.token_ids[node])
@@ -128,12 +126,12 @@ def test_the_proposal_is_the_best_of_all_trees(temperature: float, has_pairs: bo
     body = random_body(rng, vocab_size=TARGET.vocab_size, num_layers=1)
     pairs = {"pair_rank": 4, "num_pairs": 4} if has_pairs else {"pair_rank": 0, "num_pairs": 0}
     one = {"windows": (None,), "is_causal": (False,), "conv_kernel": 0}
-    spec = random_block(rng, TARGET, body=body, block_size=4, **one, **pairs)
-    weights = block_tensors(spec, TARGET, seed)
-    head = block_head(spec, weights)
-    runner = runner_of(spec.body, lambda cache: BlockExecutor(head, cache))
+    spec = random_dflash(rng, TARGET, body=body, block_size=4, **one, **pairs)
+    weights = dflash_tensors(spec, TARGET, seed)
+    head = dflash_head(spec, weights)
+    runner = runner_of(spec.body, lambda cache: DFlashExecutor(head, cache))
     config = DraftHead(model="-", verify_width=8, adaptive=False)
-    drafter = BlockDrafter(
+    drafter = DFlashDrafter(
         runner, config, TreePolicy(looks_up=False), target_vocab_size=TARGET.vocab_size, taps=range(spec.num_taps)
     )
     text = [3, 1, 4, 1, 5]
@@ -147,7 +145,7 @@ def test_the_proposal_is_the_best_of_all_trees(temperature: float, has_pairs: bo
     tree = proposal_of(drafter)
 
     arrays = {name: tensor.numpy() for name, tensor in weights.items()}
-    outputs = block_outputs(spec, arrays, 5, 4, dict(enumerate(features.numpy())))
+    outputs = dflash_outputs(spec, arrays, 5, 4, dict(enumerate(features.numpy())))
     worth: dict[tuple[int, ...], float] = {}
     for length in range(1, 4):
         for path in itertools.product(range(TARGET.vocab_size), repeat=length):

@@ -10,21 +10,21 @@ import torch
 
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftHead
-from forerun.drafting.heads import drafter as heads
-from forerun.drafting.heads.block import BlockExecutor
+from forerun.drafting.heads import dflash_network as heads
+from forerun.drafting.heads.dflash_network import DFlashExecutor
 from forerun.drafting.policies import TreePolicy
-from tests.drafting.heads.block_reference import block_outputs, logits_after
-from tests.drafting.heads.random_heads import block_head, block_tensors, random_block, random_body
+from tests.drafting.heads.dflash_reference import dflash_outputs, logits_after
+from tests.drafting.heads.random_heads import dflash_head, dflash_tensors, random_body, random_dflash
 from tests.marks import rest_slow
 
 pytest.importorskip("triton")
 
-from forerun.backends.gpu.block_on_device import BlockOnDevice
+from forerun.backends.gpu.dflash_on_device import DFlashOnDevice
 from forerun.backends.gpu.tree.device_tree import DeviceTree
 from tests.backends.gpu.test_decoder import CAPACITY, FILTERED, GREEDY, PENALISED, SAMPLED
 from tests.backends.gpu.test_heads_on_device import KNOWN, TEXT, VOCAB, Depths, Headed
 
-# Nothing can follow a block's end, so that such rows have no largest score in the interpreter's numpy.
+# No token can follow the last predicted one, so that such rows have no largest score in the interpreter's numpy.
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered")
 
 WIDTH = 4  # nodes of a batch
@@ -43,8 +43,8 @@ def _as_in_an_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-class BlockHeaded(Headed):
-    """With a head that drafts blocks."""
+class DFlashHeaded(Headed):
+    """With a DFlash head."""
 
     def __init__(
         self, seed: int, device: str, *, known: Sequence[int] | None = None, num_layers: int = 1,
@@ -56,28 +56,28 @@ class BlockHeaded(Headed):
         rng = random.Random(seed)
         if "windows" in fields:
             fields["body"] = random_body(rng, vocab_size=self.num_columns, num_layers=len(fields["windows"]))
-        self.block = random_block(rng, self.spec, **{"block_size": 4, **fields})
-        self.tensors = {name: value.float() for name, value in block_tensors(self.block, self.spec, seed).items()}
+        self.block = random_dflash(rng, self.spec, **{"block_size": 4, **fields})
+        self.tensors = {name: value.float() for name, value in dflash_tensors(self.block, self.spec, seed).items()}
         if known is not None:
             self.tensors["lm_head.weight"] = self.tensors["lm_head.weight"][list(known)]
 
-    def drafter_of(self) -> heads.BlockDrafter:
-        head = block_head(self.block, self.here)
+    def drafter_of(self) -> heads.DFlashDrafter:
+        head = dflash_head(self.block, self.here)
         block = self.block
-        runner = self.runner(block.body, block.block_size, lambda cache: BlockExecutor(head, cache))
-        return heads.BlockDrafter(
+        runner = self.runner(block.body, block.block_size, lambda cache: DFlashExecutor(head, cache))
+        return heads.DFlashDrafter(
             runner, self.config, self.policy, target_vocab_size=VOCAB, taps=block.taps(self.spec.num_layers),
             vocabulary=self.vocabulary,
         )  # fmt: skip
 
-    def on_device(self) -> tuple[BlockOnDevice, DeviceTree]:
+    def on_device(self) -> tuple[DFlashOnDevice, DeviceTree]:
         plan = self.drafter_of().round_plan
         assert plan is not None
         assert plan.draft is not None
         tree = DeviceTree(
             verify_width=6, draft_width=WIDTH, num_children=2, min_mass=0.0, device=self.device, follows=True
         )
-        return BlockOnDevice(plan.draft, plan, tree, self.plain_target()), tree
+        return DFlashOnDevice(plan.draft, plan, tree, self.plain_target()), tree
 
 
 CASES = [
@@ -103,7 +103,7 @@ CASES = [
 def test_rounds_accept_what_those_of_the_hosts_loop_do(
     seed: int, fields: dict[str, Any], params: SamplingParams, device: str
 ) -> None:
-    headed = BlockHeaded(seed, device, **fields)
+    headed = DFlashHeaded(seed, device, **fields)
     found = headed.rounds(headed.decoder(), TEXT, params, 6)
     assert [token for tokens in found for token in tokens][:6] == headed.plain(TEXT, params, 6)
     assert found == headed.rounds(headed.host_decoder(), TEXT, params, 6)
@@ -112,13 +112,13 @@ def test_rounds_accept_what_those_of_the_hosts_loop_do(
 
 def test_the_heads_cache_holds_all_committed_tokens(device: str) -> None:
     """Also those of rounds without a draft, and in a second request."""
-    headed = BlockHeaded(33, device, verify_width=4, **DFLASH)
+    headed = DFlashHeaded(33, device, verify_width=4, **DFLASH)
     decoder = headed.decoder()
     decoder._referee = Depths(0, 2, 0, *[2] * 9)  # type: ignore[assignment]
     found = headed.rounds(decoder, TEXT[:3], SAMPLED, 5)
     text = [*TEXT[:3], *(token for tokens in found for token in tokens)]
     draft = decoder._rounds.draft
-    assert isinstance(draft, BlockOnDevice)
+    assert isinstance(draft, DFlashOnDevice)
     num_tokens = len(draft.runner.cached_ids)
     assert num_tokens > 5
     assert draft.runner.cached_ids == text[:num_tokens]
@@ -135,7 +135,7 @@ class Drafted:
 
     def __init__(self, seed: int, device: str, **fields: Any) -> None:
         rng = self.rng = random.Random(seed)
-        self.headed = BlockHeaded(seed, device, num_layers=rng.randint(1, 2), block_size=rng.randint(2, 6), **fields)
+        self.headed = DFlashHeaded(seed, device, num_layers=rng.randint(1, 2), block_size=rng.randint(2, 6), **fields)
         self.draft, self.tree = self.headed.on_device()
         self.arrays = {name: tensor.double().numpy() for name, tensor in self.headed.tensors.items()}
         self.text = self.tokens(rng.randint(1, 16))
@@ -162,7 +162,7 @@ class Drafted:
         self.tree.begin(root=self.text[-1], committed=root, draft_committed=root)
         columns = [self.draft.taps.index(layer) for layer in spec.taps(2)]
         features = {place: self.features[place, columns].double().cpu().numpy() for place in self.known}
-        outputs = block_outputs(spec, self.arrays, self.text[-1], root, features)
+        outputs = dflash_outputs(spec, self.arrays, self.text[-1], root, features)
         for first_row in (1, 0):
             depths = [self.rng.randrange(spec.block_size + 1) for _ in range(WIDTH)]
             parents = self.tokens(WIDTH)
@@ -227,7 +227,7 @@ def test_missing_features_stay_missing_in_a_restored_text(device: str) -> None:
 
 def test_a_recorded_pass_asks_nothing_of_the_host(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A recording could not repeat data that the host reads or copies, or sizes that depend on data."""
-    blocks = [BlockHeaded(3, device, **fields).on_device()[0] for fields in (NARROW, PAIRS, SHIFTED)]
+    blocks = [DFlashHeaded(3, device, **fields).on_device()[0] for fields in (NARROW, PAIRS, SHIFTED)]
     features = torch.zeros(6, 4, 32, device=device)
     places_R = torch.arange(6, device=device)
     for name in ("tensor", "as_tensor", "from_numpy", "nonzero", "masked_select"):
