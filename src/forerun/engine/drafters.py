@@ -36,9 +36,8 @@ from forerun.drafting.remote.drafter import ParallelDrafter
 from forerun.drafting.remote.messages import Hello
 from forerun.engine.heads import load_head
 from forerun.engine.known_draft import draft_of
-from forerun.engine.lazy_target import LazyTarget, rows_behind
 from forerun.engine.learnt import LearntFile
-from forerun.engine.model_loading import Checkpoint, Progress
+from forerun.engine.model_loading import Checkpoint, LazyTarget, Progress, rows_behind
 from forerun.engine.placement import CorePlacement
 from forerun.engine.self_drafter import known_sets
 from forerun.engine.shared_model import device_of, require_devices

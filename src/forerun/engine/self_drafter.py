@@ -13,8 +13,7 @@ from forerun.drafting.drafter import Drafter
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter, rows_behind_text
 from forerun.drafting.layer_skip.set_files import NamedSet, first_set, read_found_sets, read_sets, sets_beside
 from forerun.drafting.policies import Loading, Policies
-from forerun.engine.lazy_target import LazyTarget
-from forerun.engine.model_loading import Checkpoint
+from forerun.engine.model_loading import Checkpoint, LazyTarget
 from forerun.model.quantise import weight_bytes
 from forerun.model.runner import Runner
 from forerun.model.shared_cache import SharedCacheRunner

@@ -14,12 +14,12 @@ from typing import Any, Final
 import pytest
 import torch
 
+from forerun.backends.backend import KeptWeights
 from forerun.backends.cpu import packed_file, packed_index
 from forerun.backends.cpu.binding import fault
 from forerun.backends.cpu.linear import PackedLinear
 from forerun.backends.cpu.packed_file import PackedFile, open_packed
 from forerun.backends.cpu.packed_index import LENGTH_BYTES
-from forerun.backends.kept_weights import KeptWeights
 from forerun.checkpoints.gguf.checkpoint import GgufCheckpoint
 from tests.checkpoints.gguf.models import write_model
 

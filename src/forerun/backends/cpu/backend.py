@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from forerun.backends.backend import Backend, DraftLayers
+from forerun.backends.backend import Backend, DraftLayers, KeptWeights, KernelProbe
 from forerun.backends.cpu.binding import library
 from forerun.backends.cpu.cores import keep_pool_on
 from forerun.backends.cpu.draft_linear import DraftLinear
@@ -21,8 +21,6 @@ from forerun.backends.cpu.layouts import TopTwo
 from forerun.backends.cpu.linear import PackedLinear
 from forerun.backends.cpu.lowering import Lowering
 from forerun.backends.cpu.probe import NativeProbe
-from forerun.backends.kept_weights import KeptWeights
-from forerun.backends.kernel_probe import KernelProbe
 from forerun.core.model_spec import ModelSpec
 from forerun.core.threads import kernel_threads
 from forerun.model.backend import Linear

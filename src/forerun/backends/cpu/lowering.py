@@ -1,23 +1,33 @@
 """Lowers a program to the library's ops: packs weights, and fuses norms and gates with the adjacent linear ops."""
 
-from ctypes import byref
+from collections.abc import Mapping, Sequence
+from ctypes import addressof, byref
 from typing import Final
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from forerun.backends.backend import KeptWeights
 from forerun.backends.bind import bind_weights
 from forerun.backends.cpu.binding import library
 from forerun.backends.cpu.buffers import BufferWidths
 from forerun.backends.cpu.cores import last_cache_bytes
-from forerun.backends.cpu.expert_arrays import EXPERT_GATES, ExpertArrays
 from forerun.backends.cpu.host_group import HostGroup
-from forerun.backends.cpu.layouts import EPILOGUES, GATES, OP_KINDS, Heads, NativeOp, NativeTable, Shape
+from forerun.backends.cpu.layouts import (
+    EPILOGUES,
+    GATES,
+    OP_KINDS,
+    Heads,
+    NativeExperts,
+    NativeLinear,
+    NativeOp,
+    NativeTable,
+    Shape,
+)
 from forerun.backends.cpu.linear import PackedLinear
 from forerun.backends.cpu.packed_file import open_packed
-from forerun.backends.kept_weights import KeptWeights
-from forerun.core.model_spec import ModelSpec
+from forerun.core.model_spec import Gate, ModelSpec
 from forerun.core.sublayers import all_sublayers
 from forerun.model.program import Op
 from forerun.model.quantise import as_plain
@@ -251,3 +261,24 @@ def describe_table(table: PackedLinear | Tensor | None) -> NativeTable:
     if isinstance(table, PackedLinear):
         return NativeTable(packed=table.descriptor)
     return NativeTable() if table is None else NativeTable(table.data_ptr(), table.dtype == torch.bfloat16)
+
+
+EXPERT_GATES: Final[Mapping[Gate, str]] = {"silu": "silu_mul", "gelu_tanh": "gelu_mul", "clamped": "clamped_mul"}
+
+
+class ExpertArrays:
+    """Copies of the descriptors of packed experts, which must be final; the experts keep the weights."""
+
+    def __init__(self, experts: Sequence[tuple[PackedLinear, PackedLinear]]) -> None:
+        count = len(experts)
+        self._gate_up = (NativeLinear * count)(*(gate_up.descriptor for gate_up, _ in experts))
+        self._out = (NativeLinear * count)(*(out.descriptor for _, out in experts))
+        self._described = NativeExperts(gate_up=addressof(self._gate_up), out=addressof(self._out))
+
+    def describe(self, spec: ModelSpec, numbers: Mapping[str, int]) -> int:
+        """The address of the struct for a program whose buffers have these numbers, which are the same each time."""
+        own = self._described
+        own.num_experts = spec.num_experts
+        own.num_chosen = spec.num_chosen_experts
+        own.router, own.gated, own.products = (numbers[name] for name in ("router", "expert_gated", "expert_products"))
+        return addressof(own)

@@ -30,6 +30,7 @@ from zlib import crc32
 
 import numpy as np
 
+from forerun.backends.backend import KeptWeights
 from forerun.backends.cpu.binding import VERSION, library
 from forerun.backends.cpu.layouts import NativeLinear, Source
 from forerun.backends.cpu.packed_index import (
@@ -42,7 +43,6 @@ from forerun.backends.cpu.packed_index import (
     remove,
     require_sums,
 )
-from forerun.backends.kept_weights import KeptWeights
 from forerun.core.disk_room import free_bytes, gigabytes
 from forerun.core.locks import LOCK_NAME, held, lock
 from forerun.core.output_file import synchronise

@@ -7,11 +7,11 @@ from typing import Final
 
 from torch import Tensor
 
+from forerun.backends.backend import InputKind, KernelProbe, OpTimes, OpWork
 from forerun.backends.cpu.binding import library
 from forerun.backends.cpu.executor import NativeExecutor
 from forerun.backends.cpu.layouts import EPILOGUES, FORMATS, GATES, OP_KINDS, NativeOp
 from forerun.backends.cpu.linear import PackedLinear
-from forerun.backends.kernel_probe import InputKind, KernelProbe, OpTimes, OpWork
 from forerun.core.threads import kernel_threads
 from forerun.model.block_types import BLOCKS
 from forerun.model.forward import ForwardInput

@@ -16,7 +16,7 @@ from typing import Final
 
 import torch
 
-from forerun.backends.kernel_probe import InputKind, KernelProbe, OpTimes, OpWork
+from forerun.backends.backend import InputKind, KernelProbe, OpTimes, OpWork
 from forerun.model.forward import ForwardInput
 from forerun.model.measure import star
 from forerun.model.runner import PREFILL_ROWS, Runner
