@@ -17,7 +17,7 @@ from forerun.decoding.drafters import Drafters
 from forerun.decoding.host_loop import decode
 from forerun.decoding.verifier import Verifier
 from forerun.drafting.drafter import NO_NEWS, Drafter, DraftOutcome, DraftReport
-from forerun.model.forward import CacheMove, ForwardInput
+from forerun.model.executor import CacheMove, ForwardInput
 from forerun.model.runner import Runner
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.referee.budget import FREE, DraftCosts, ProposedTree, RowBudget

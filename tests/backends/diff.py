@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from forerun.model.forward import Executor, ForwardInput
+from forerun.model.executor import Executor, ForwardInput
 from forerun.model.program import Op
 from forerun.model.tree_cache import TreeCache
 

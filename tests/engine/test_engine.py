@@ -23,7 +23,7 @@ from forerun import (
     SamplingParams,
 )
 from forerun.backends.cpu.binding import fault
-from forerun.model.forward import ForwardInput, ForwardOutput
+from forerun.model.executor import ForwardInput, ForwardOutput
 from tests.random_turns import turns_at_random
 from tests.varied import NO_LOOKUP
 

@@ -26,7 +26,7 @@ from forerun.drafting.drafter import ReadsFeatures, ReadsScores, ReadsText, Ride
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
 from forerun.drafting.policies import TreePolicy
 from forerun.model.backend import ModelBackend
-from forerun.model.forward import ForwardInput
+from forerun.model.executor import ForwardInput
 from forerun.model.runner import Runner
 from forerun.model.shared_cache import SharedCacheRunner
 from forerun.sampling.noise import KeyedNoise

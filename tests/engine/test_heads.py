@@ -39,7 +39,7 @@ from forerun.drafting.heads.eagle import EagleSpec
 from forerun.drafting.heads.eagle_network import EagleDrafter, ProgramEagleExecutor
 from forerun.drafting.heads.stored import find_head
 from forerun.engine import drafters, heads, opening
-from forerun.model.forward import ForwardInput, ModelExecutor
+from forerun.model.executor import ForwardInput, ModelExecutor
 from forerun.model.quantise import as_plain
 from forerun.model.runner import Runner
 from forerun.model.weights import DenseWeight

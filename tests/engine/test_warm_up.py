@@ -9,7 +9,7 @@ from forerun.decoding.drafters import Drafters
 from forerun.decoding.host_loop import HostDecoder
 from forerun.engine.opening import WIDE_PROMPT, warm_up
 from forerun.engine.placement import CorePlacement
-from forerun.model.forward import ForwardInput, ForwardOutput, Observer
+from forerun.model.executor import ForwardInput, ForwardOutput, Observer
 from tests.tiny import plain_spec, random_weights, tiny_runner
 
 

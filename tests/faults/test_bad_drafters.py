@@ -16,7 +16,7 @@ from forerun.decoding.decoder import Round
 from forerun.decoding.drafters import Drafters
 from forerun.drafting.policies import RemotePolicy
 from forerun.drafting.remote.drafter import ParallelDrafter
-from forerun.wires.supplies import LocalSupply
+from forerun.wires.worker_processes import LocalSupply
 from tests.marks import rest_slow
 from tests.tiny import decode_rounds, plain_spec, random_weights, tiny_runner
 

@@ -17,7 +17,7 @@ from forerun.backends.cpu.backend import CpuBackend
 from forerun.backends.cpu.binding import fault
 from forerun.core.sublayers import every_other_layer
 from forerun.engine.exclusive import ExclusiveUse
-from forerun.model.forward import ForwardInput, ForwardOutput, Observer
+from forerun.model.executor import ForwardInput, ForwardOutput, Observer
 from forerun.model.runner import PREFILL_ROWS, Runner
 from tests.faults.ordeal import DRAFTERS, KINDS, Interrupter, Ordeal, Question, ask, interrupt_at_random
 from tests.tiny import plain_spec, random_weights, tiny_runner

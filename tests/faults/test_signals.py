@@ -16,7 +16,7 @@ import pytest
 
 from forerun import DrafterState, Engine, EngineConfig, NoDrafter, Parallel, SamplingParams
 from forerun.wires.children import process_state
-from forerun.wires.supplies import LocalSupply
+from forerun.wires.worker_processes import LocalSupply
 from tests.marks import rest_slow
 from tests.patience import drafted_answer
 from tests.varied import NO_FILLING

@@ -13,7 +13,7 @@ from forerun.backends.torch.backend import FUSED, REFERENCE
 from forerun.checkpoints.open import open_source
 from forerun.checkpoints.source import CheckpointSource
 from forerun.model.backend import ModelBackend
-from forerun.model.forward import ForwardInput
+from forerun.model.executor import ForwardInput
 from forerun.model.program import Op
 from forerun.model.runner import Runner
 from forerun.model.weights import BlockWeight

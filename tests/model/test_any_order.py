@@ -5,7 +5,7 @@ import torch
 from hypothesis import settings, strategies
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from forerun.model.forward import CacheMove
+from forerun.model.executor import CacheMove
 from forerun.model.tree_cache import TreeCache
 from tests.tiny import plain_spec
 

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from forerun.backends.cpu.backend import NATIVE
 from forerun.model.backend import ModelBackend
-from forerun.model.forward import ModelExecutor
+from forerun.model.executor import ModelExecutor
 from tests.model.kernel_sets import KERNEL_SETS
 from tests.tiny import random_weights, tiny_runner, tiny_spec
 

@@ -10,7 +10,7 @@ from forerun.backends.torch.backend import FUSED, REFERENCE, TorchBackend
 from forerun.core.config import SamplingParams
 from forerun.core.errors import NumericalError
 from forerun.decoding.drafters import Drafters
-from forerun.model.forward import ForwardInput
+from forerun.model.executor import ForwardInput
 from forerun.model.runner import PREFILL_ROWS
 from forerun.speculation.tree import ancestry_matrix
 from tests.backends.torch.ops import random_parents

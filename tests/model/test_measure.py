@@ -7,7 +7,7 @@ from forerun.core.pace import Pace
 from forerun.core.sublayers import ATTENTION
 from forerun.drafting.layer_skip.speed_model import SkipCosts, measure_skip_costs
 from forerun.model import measure
-from forerun.model.forward import ForwardInput, ForwardOutput
+from forerun.model.executor import ForwardInput, ForwardOutput
 from forerun.model.measure import MOST_REPEATS, SETTLED_S, measure_pace, measure_reading, rising, stand_in
 from forerun.model.runner import Runner
 from forerun.model.shared_cache import SharedCacheRunner

@@ -13,7 +13,7 @@ from forerun.backends.cpu.backend import CpuBackend
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import NOTHING, SkipSet, all_sublayers
 from forerun.model.backend import ModelBackend
-from forerun.model.forward import ForwardInput
+from forerun.model.executor import ForwardInput
 from forerun.model.runner import Runner
 from forerun.speculation.tree import ancestry_matrix
 from tests.backends.torch.ops import random_parents

@@ -10,7 +10,7 @@ from forerun.backends.torch.backend import FUSED, REFERENCE
 from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.core.pace import Pace
 from forerun.core.sublayers import MLP, NOTHING, SkipSet, every_other_layer, kept_share
-from forerun.model.forward import Executor, ForwardInput
+from forerun.model.executor import Executor, ForwardInput
 from forerun.model.quantise import dequantise, quantise
 from forerun.model.runner import Runner
 from forerun.model.shared_cache import SharedCacheRunner

@@ -9,7 +9,7 @@ import torch
 
 from forerun.core.model_spec import WINDOW_MARGIN, WINDOW_STEP
 from forerun.core.shared_length import shared_length
-from forerun.model.forward import CacheMove
+from forerun.model.executor import CacheMove
 from forerun.model.runner import LEAST_ROWS, Runner
 from forerun.model.tree_cache import TreeCache
 from forerun.model.warm_texts import BLOCK

@@ -11,7 +11,7 @@ from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import PromptLookup
 from forerun.drafting.prompt_lookup import PromptLookupDrafter
 from forerun.model.backend import ModelBackend
-from forerun.model.forward import ForwardOutput, Step
+from forerun.model.executor import ForwardOutput, Step
 from forerun.model.runner import Runner
 from tests.model.kernel_sets import KERNEL_SETS
 from tests.tiny import decode_ids, random_weights, tiny_runner, tiny_spec

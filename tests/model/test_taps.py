@@ -12,7 +12,7 @@ from forerun.backends.torch.backend import REFERENCE
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import all_sublayers
 from forerun.model.backend import ModelBackend
-from forerun.model.forward import ForwardInput
+from forerun.model.executor import ForwardInput
 from forerun.model.program import Op
 from forerun.model.runner import Runner
 from forerun.speculation.tree import ancestry_matrix

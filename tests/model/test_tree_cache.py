@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from forerun.model.forward import CacheMove, ForwardInput
+from forerun.model.executor import CacheMove, ForwardInput
 from forerun.model.runner import Runner
 from forerun.model.tree_cache import TreeCache
 from forerun.speculation.tree import TokenTree, ancestry_matrix

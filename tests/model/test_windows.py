@@ -7,7 +7,7 @@ import torch
 
 from forerun.backends.cpu.backend import NATIVE
 from forerun.backends.torch.backend import FUSED, REFERENCE
-from forerun.model.forward import ForwardInput
+from forerun.model.executor import ForwardInput
 from forerun.model.runner import Runner
 from forerun.speculation.tree import ancestry_matrix
 from tests.backends.torch.ops import random_parents

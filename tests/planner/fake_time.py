@@ -8,7 +8,7 @@ from forerun.decoding import drafters
 from forerun.decoding import host_loop as loop
 from forerun.drafting import draft_tree
 from forerun.model import measure, runner
-from forerun.model.forward import ForwardInput
+from forerun.model.executor import ForwardInput
 from forerun.model.runner import Runner
 from forerun_lab.planner.virtual_time import VirtualClock
 
@@ -24,7 +24,7 @@ def rule_time(monkeypatch: pytest.MonkeyPatch) -> VirtualClock:
 
 def charge(model: Runner, spend: Callable[[int], float]) -> list[int]:
     """Let every pass of this runner spend the time of its rows; return a list that the rows are added to."""
-    plain = model.forward
+    plain = model.executor
     rows = []
 
     def forward(inputs: ForwardInput, observe: None = None) -> object:
@@ -32,5 +32,5 @@ def charge(model: Runner, spend: Callable[[int], float]) -> list[int]:
         spend(rows[-1])
         return plain(inputs, observe)
 
-    model.forward = forward  # type: ignore[assignment, method-assign]
+    model.executor = forward  # type: ignore[assignment, method-assign]
     return rows

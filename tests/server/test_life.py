@@ -13,7 +13,7 @@ import pytest
 from forerun import Engine, EngineConfig, NumericalError, RankLostError, SamplingParams
 from forerun.core.stop_flag import require_wanted
 from forerun.engine.stream import GenerationStream
-from forerun.model.forward import ForwardInput, ForwardOutput, Observer
+from forerun.model.executor import ForwardInput, ForwardOutput, Observer
 from forerun.server.guard import refusal_log
 from tests.server.holding import HEAD, LONG, SHORT, SLOW, is_idle, send, until
 from tests.server.serving import Served, events_of, served

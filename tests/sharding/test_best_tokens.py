@@ -15,7 +15,7 @@ from forerun.backends.torch.backend import REFERENCE
 from forerun.core.errors import NumericalError
 from forerun.core.model_spec import ModelSpec
 from forerun.model.backend import ModelBackend
-from forerun.model.forward import ForwardInput, ForwardOutput, TokenChoice
+from forerun.model.executor import ForwardInput, ForwardOutput, TokenChoice
 from forerun.model.tree_cache import TreeCache
 from forerun.sampling.noise import KeyedNoise
 from forerun.sampling.sample import BestTokens, Choices, widened

@@ -13,7 +13,7 @@ from msgspec import msgpack
 
 from forerun.backends.torch.backend import REFERENCE
 from forerun.checkpoints.typed_weights import LoadedWeights
-from forerun.model.forward import CacheMove, ForwardInput, TextMove, TokenChoice, Told
+from forerun.model.executor import CacheMove, ForwardInput, TextMove, TokenChoice, Told
 from forerun.model.runner import Runner
 from forerun.model.tree_cache import TreeCache
 from forerun.model.warm_texts import WarmTexts

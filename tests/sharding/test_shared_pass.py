@@ -12,7 +12,7 @@ from forerun.backends.torch.backend import REFERENCE
 from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.core.errors import ConfigError
 from forerun.core.model_spec import ModelSpec, WeightFormat
-from forerun.model.forward import ForwardInput
+from forerun.model.executor import ForwardInput
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import WeightSource
 from forerun.sharding.executor import SharedExecutor

@@ -10,7 +10,7 @@ from torch import Tensor
 from forerun.backends.rounds import RoundPipeline, RoundPlan
 from forerun.core.model_spec import ModelSpec
 from forerun.model.backend import ModelBackend
-from forerun.model.forward import Executor, ForwardInput
+from forerun.model.executor import Executor, ForwardInput
 from forerun.model.program import Program
 from forerun.model.rank_group import RankGroup
 from forerun.model.runner import Runner

@@ -33,7 +33,7 @@ from forerun.drafting.drafter import (
     SearchesFirst,
 )
 from forerun.drafting.predicted import PREDICTED, Prediction
-from forerun.model.forward import ForwardInput
+from forerun.model.executor import ForwardInput
 from forerun.model.measure import widths_up_to
 from forerun.sampling.sample import TopK
 from forerun.speculation.referee.budget import DraftCosts, ProposedTree

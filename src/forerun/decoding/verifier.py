@@ -8,7 +8,7 @@ from torch import Tensor
 from forerun.core.config import SamplingParams
 from forerun.core.errors import NumericalError
 from forerun.core.steps import TokenLogprob
-from forerun.model.forward import ForwardInput, ForwardOutput, TokenChoice
+from forerun.model.executor import ForwardInput, ForwardOutput, TokenChoice
 from forerun.model.runner import Runner
 from forerun.sampling.logprobs import token_logprobs
 from forerun.sampling.noise import MASK_64, KeyedNoise

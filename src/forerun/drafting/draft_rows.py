@@ -6,7 +6,7 @@ from torch import Tensor
 
 from forerun.core.shared_length import shared_length
 from forerun.core.sublayers import SkipSet
-from forerun.model.forward import ForwardInput
+from forerun.model.executor import ForwardInput
 from forerun.model.runner import PREFILL_ROWS, Runner
 from forerun.model.shared_cache import DraftRunner
 from forerun.speculation.tree import AncestryRows, TokenTree

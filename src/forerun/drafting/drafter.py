@@ -13,7 +13,7 @@ from forerun.core.drafter_config import DraftModel
 from forerun.core.pace import Pace
 from forerun.core.steps import DRAFTED, DrafterState, Guessers, Span
 from forerun.drafting.policies import TreePolicy
-from forerun.model.forward import ForwardInput
+from forerun.model.executor import ForwardInput
 from forerun.sampling.noise import KeyedNoise
 from forerun.sampling.sample import TopK
 from forerun.speculation.referee.budget import DraftCosts, ProposedTree, RowBudget

@@ -46,7 +46,7 @@ from forerun.speculation.referee.costs import is_small_enough
 from forerun.text.tokenizer import Tokenizer
 from forerun.text.vocabulary import Vocabulary, find_map_fault, find_mismatch
 from forerun.wires.endpoint import Address, read_key
-from forerun.wires.supplies import LocalSupply, RemoteSupply
+from forerun.wires.worker_processes import LocalSupply, RemoteSupply
 
 ALONE: Final[Mapping[str, Any]] = {"target_ranks": 1, "remote_ranks": 0, "rank_address": None, "rank_key_file": None}
 

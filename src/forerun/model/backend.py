@@ -9,7 +9,7 @@ from torch.nn import functional
 from forerun.core.config import SamplingParams
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import NOTHING, SkipSet
-from forerun.model.forward import ModelExecutor
+from forerun.model.executor import ModelExecutor
 from forerun.model.program import Program, build_program
 from forerun.model.quantise import as_plain
 from forerun.model.rank_group import RankGroup

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from forerun.core.pace import Pace
 from forerun.core.sublayers import NOTHING, SkipSet
-from forerun.model.forward import CacheMove, ForwardInput
+from forerun.model.executor import CacheMove, ForwardInput
 from forerun.model.runner import Runner
 from forerun.model.shared_cache import DraftRunner
 from forerun.model.tree_cache import TreeCache

@@ -15,7 +15,7 @@ from forerun.core.stop_flag import require_wanted
 from forerun.core.sublayers import NOTHING, SkipSet, kept_share
 from forerun.core.threads import inference
 from forerun.model.backend import ModelBackend
-from forerun.model.forward import CacheMove, Executor, ForwardInput, ForwardOutput, Observer, Step, Tell
+from forerun.model.executor import CacheMove, Executor, ForwardInput, ForwardOutput, Observer, Step, Tell
 from forerun.model.tree_cache import TreeCache
 from forerun.model.warm_texts import WarmTexts
 from forerun.model.weights import WeightSource

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from forerun.model.forward import ForwardInput, ForwardOutput
+from forerun.model.executor import ForwardInput, ForwardOutput
 from forerun.model.runner import Runner
 
 TEXT_LENGTH = 24

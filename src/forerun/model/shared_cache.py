@@ -2,7 +2,7 @@
 
 from typing import TypeAlias
 
-from forerun.model.forward import Executor, ForwardInput, ForwardOutput, Step
+from forerun.model.executor import Executor, ForwardInput, ForwardOutput, Step
 from forerun.model.runner import Runner
 
 

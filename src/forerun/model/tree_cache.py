@@ -15,7 +15,7 @@ from torch import Tensor
 
 from forerun.core.model_spec import ModelSpec
 from forerun.core.threads import inference
-from forerun.model.forward import CacheMove, Tell
+from forerun.model.executor import CacheMove, Tell
 from forerun.model.sliding_slots import SlidingSlots
 
 MoveSlots: TypeAlias = Callable[[Tensor, Sequence[int], int], None]  # see ModelBackend.move_slots

@@ -14,7 +14,7 @@ from torch import Tensor
 from forerun.core.errors import ConfigError
 from forerun.core.shared_length import shared_length
 from forerun.core.threads import inference, on_one_thread
-from forerun.model.forward import TextMove
+from forerun.model.executor import TextMove
 from forerun.model.tree_cache import TreeCache
 
 BLOCK: Final = 32  # tokens: where two texts diverge, at most 31 rows are stored twice; saving copies 32 rows at a time

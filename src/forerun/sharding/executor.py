@@ -12,7 +12,7 @@ from torch import Tensor
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.model.backend import ModelBackend
-from forerun.model.forward import ForwardInput, ForwardOutput, ModelExecutor, Observer, TokenChoice
+from forerun.model.executor import ForwardInput, ForwardOutput, ModelExecutor, Observer, TokenChoice
 from forerun.model.rank_group import RankGroup
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import WeightSource

@@ -6,7 +6,7 @@ from queue import SimpleQueue
 from threading import Thread
 
 from forerun.core.threads import inference
-from forerun.model.forward import CacheMove, Executor, ForwardInput, TextMove
+from forerun.model.executor import CacheMove, Executor, ForwardInput, TextMove
 from forerun.model.tree_cache import TreeCache
 from forerun.model.warm_texts import WarmTexts
 from forerun.sharding.messages import ANSWER, Signal, ToFollower

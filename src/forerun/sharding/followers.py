@@ -12,7 +12,7 @@ from typing import Final, Literal, TypeAlias
 
 from forerun.core.errors import RankLostError
 from forerun.core.interrupts import deferred_interrupts
-from forerun.model.forward import ForwardInput, Told
+from forerun.model.executor import ForwardInput, Told
 from forerun.sharding.messages import ANSWER, GAVE_UP, READY, Signal, to_frame
 from forerun.wires.children import END_S, Child, Command, end_child, is_stopped, start_child
 

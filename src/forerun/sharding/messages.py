@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from forerun.core.config import DTypeName, EngineConfig, Exactness, InputsName, KernelsName, WeightsName
 from forerun.core.errors import require
-from forerun.model.forward import CacheMove, ForwardInput, TextMove, Told
+from forerun.model.executor import CacheMove, ForwardInput, TextMove, Told
 from forerun.wires.frames import FrameReader, MessageKinds
 
 READY: Final = b"ready"  # a follower sends it once its part is loaded

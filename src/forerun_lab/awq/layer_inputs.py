@@ -9,7 +9,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from forerun.model.forward import ForwardInput, Observer
+from forerun.model.executor import ForwardInput, Observer
 from forerun.model.program import Op
 from forerun.model.runner import Runner
 

@@ -21,7 +21,7 @@ from forerun.core.drafter_config import DraftHead
 from forerun.drafting.heads.drafter import HeadDrafter
 from forerun.drafting.heads.eagle_network import ProgramEagleExecutor
 from forerun.drafting.heads.executor import HeadExecutor
-from forerun.model.forward import ForwardInput
+from forerun.model.executor import ForwardInput
 from forerun_lab.checks.common import config_of, standard_arguments, write_results
 
 WIDTHS: Final = (1, 2, 4, 8)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from forerun.model.forward import ForwardInput
+from forerun.model.executor import ForwardInput
 from forerun.model.runner import Runner
 from forerun.speculation.tree import ancestry_matrix
 

@@ -13,7 +13,7 @@ from forerun.backends.torch.backend import REFERENCE
 from forerun.core.model_spec import ModelSpec
 from forerun.model.block_types import BLOCKS, BlockType
 from forerun.model.blocks import dequantise_blocks
-from forerun.model.forward import ForwardInput
+from forerun.model.executor import ForwardInput
 from forerun.model.runner import Runner
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import BlockWeight, DenseWeight, StackedWeight, Table, Weight

@@ -19,7 +19,7 @@ from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.core.stop_flag import PassStopped, StopFlag, stopped_by
 from forerun.core.sublayers import all_sublayers
-from forerun.model.forward import ForwardInput
+from forerun.model.executor import ForwardInput
 from forerun.model.measure import stand_in, time_pass
 from forerun.model.runner import Runner
 from forerun.model.tree_cache import TreeCache

@@ -10,7 +10,7 @@ from forerun.backends.cpu.binding import fault
 from forerun.backends.cpu.executor import NativeExecutor
 from forerun.backends.cpu.probe import INPUT_NUMBERS, NativeProbe
 from forerun.checkpoints.typed_weights import LoadedWeights
-from forerun.model.forward import ForwardInput
+from forerun.model.executor import ForwardInput
 from forerun.model.tree_cache import TreeCache
 from tests.tiny import CAPACITY, random_weights, tiny_spec
 

@@ -18,7 +18,7 @@ import forerun
 from forerun.backends.cpu.backend import EIGHT_BIT_INPUTS, NATIVE
 from forerun.backends.cpu.binding import fault, library
 from forerun.model.block_types import BLOCKS
-from forerun.model.forward import ForwardInput
+from forerun.model.executor import ForwardInput
 from forerun.model.runner import Runner
 from tests.backends.cpu.conftest import TIERS
 from tests.backends.cpu.test_block_weights import BlockSource, spec_of

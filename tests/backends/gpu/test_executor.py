@@ -12,7 +12,7 @@ import torch
 from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.core.sublayers import SkipSet
-from forerun.model.forward import Executor, ForwardInput
+from forerun.model.executor import Executor, ForwardInput
 from forerun.model.runner import Runner
 from forerun.model.self_test import find_bit_fault
 from forerun.speculation.tree import ancestry_matrix

@@ -22,7 +22,7 @@ from forerun.drafting.draft_model import serial_rows
 from forerun.drafting.heads.drafter import HeadDrafter, head_vocabulary
 from forerun.drafting.heads.eagle_network import EagleDrafter, EagleExecutor
 from forerun.drafting.policies import TreePolicy
-from forerun.model.forward import Executor
+from forerun.model.executor import Executor
 from forerun.model.runner import Runner
 from forerun.model.tree_cache import TreeCache
 from forerun.sampling.noise import KeyedNoise

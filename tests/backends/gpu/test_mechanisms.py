@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from forerun.core.config import SamplingParams
-from forerun.model.forward import ForwardInput
+from forerun.model.executor import ForwardInput
 from forerun.model.self_test import find_bit_fault
 from tests.marks import in_turn, rest_slow
 from tests.tiny import tiny_runner

@@ -16,7 +16,7 @@ from forerun.backends.gpu.peer_group import PeerGroup
 from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.core.errors import RankLostError
 from forerun.core.model_spec import ModelSpec, WeightFormat
-from forerun.model.forward import Executor, ForwardInput
+from forerun.model.executor import Executor, ForwardInput
 from forerun.model.quantise import group_size_of
 from forerun.model.rank_group import sum_in_order
 from forerun.model.tree_cache import TreeCache

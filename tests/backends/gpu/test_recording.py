@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from forerun.model.forward import ForwardInput
+from forerun.model.executor import ForwardInput
 from forerun.model.runner import PREFILL_ROWS
 from forerun.model.tree_cache import TreeCache
 from forerun.speculation.tree import ancestry_matrix

@@ -6,7 +6,7 @@ import torch
 
 from forerun.backends.choose import choose_backend
 from forerun.core.model_spec import ModelSpec
-from forerun.model.forward import Executor
+from forerun.model.executor import Executor
 from forerun.model.runner import Runner
 from forerun.model.tree_cache import TreeCache
 from tests.drafting.heads.random_heads import CAPACITY

@@ -19,7 +19,7 @@ from forerun.drafting.heads.eagle import EagleSpec
 from forerun.drafting.heads.eagle_network import ProgramEagleExecutor, eagle_executor
 from forerun.drafting.heads.executor import HeadExecutor
 from forerun.drafting.heads.layer import HeadWeights, embedding, plain_linear
-from forerun.model.forward import ForwardInput, ForwardOutput
+from forerun.model.executor import ForwardInput, ForwardOutput
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import DenseWeight, Weight
 from tests.drafting.heads.random_heads import eagle_tensors, random_eagle

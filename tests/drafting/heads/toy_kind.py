@@ -56,7 +56,7 @@ def load(stored: StoredHead, given: "HeadLoading") -> "HeadDrafter":
     from forerun.drafting.heads.executor import HeadExecutor
     from forerun.drafting.heads.layer import Embed, HeadWeights, Linear
     from forerun.drafting.heads.loading import load_with_cache
-    from forerun.model.forward import ForwardInput, ForwardOutput
+    from forerun.model.executor import ForwardInput, ForwardOutput
     from forerun.model.tree_cache import TreeCache
 
     class ToyExecutor(HeadExecutor):

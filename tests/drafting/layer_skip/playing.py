@@ -23,7 +23,7 @@ from forerun.drafting.layer_skip.drafter import LayerSkipDrafter, rows_behind_te
 from forerun.drafting.layer_skip.set_files import NamedSet
 from forerun.drafting.layer_skip.speed_model import SkipCosts
 from forerun.model.backend import ModelBackend
-from forerun.model.forward import ForwardInput, ForwardOutput
+from forerun.model.executor import ForwardInput, ForwardOutput
 from forerun.model.runner import Runner
 from forerun.model.shared_cache import SharedCacheRunner
 from forerun.sampling.noise import KeyedNoise

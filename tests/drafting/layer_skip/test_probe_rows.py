@@ -16,7 +16,7 @@ from forerun.drafting.layer_skip.gated import GatedStrategy
 from forerun.drafting.layer_skip.probe_rows import ProbeLayout, ProbeRows
 from forerun.drafting.layer_skip.search import CHAIN
 from forerun.model.backend import ModelBackend
-from forerun.model.forward import ForwardInput
+from forerun.model.executor import ForwardInput
 from forerun.model.runner import Runner
 from forerun.speculation.referee.time_share import TimeShare
 from forerun.speculation.tree import ancestry_matrix

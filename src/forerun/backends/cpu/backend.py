@@ -24,7 +24,7 @@ from forerun.backends.cpu.probe import NativeProbe
 from forerun.core.model_spec import ModelSpec
 from forerun.core.threads import kernel_threads
 from forerun.model.backend import Linear
-from forerun.model.forward import Executor, ModelExecutor
+from forerun.model.executor import Executor, ModelExecutor
 from forerun.model.program import Program
 from forerun.model.quantise import quantise
 from forerun.model.rank_group import RankGroup

@@ -27,7 +27,7 @@ from forerun.core.errors import ContextOverflowError
 from forerun.core.stop_flag import stop_address
 from forerun.core.sublayers import Sublayer
 from forerun.core.threads import kernel_threads
-from forerun.model.forward import ForwardInput, ForwardOutput, ModelExecutor, Observer
+from forerun.model.executor import ForwardInput, ForwardOutput, ModelExecutor, Observer
 
 OUTPUT: Final = "logits"  # the buffer that gets new memory for each run
 # Multiplications in one call. A pass with more, such as a long prompt, runs op by op, so that Ctrl-C works in between.

@@ -14,7 +14,7 @@ from forerun.backends.cpu.layouts import EPILOGUES, FORMATS, GATES, OP_KINDS, Na
 from forerun.backends.cpu.linear import PackedLinear
 from forerun.core.threads import kernel_threads
 from forerun.model.block_types import BLOCKS
-from forerun.model.forward import ForwardInput
+from forerun.model.executor import ForwardInput
 
 KIND_NAMES: Final = {number: name for name, number in reversed(OP_KINDS.items())}  # the first of two names
 FORMAT_NAMES: Final = {number: name for name, number in FORMATS.items()}

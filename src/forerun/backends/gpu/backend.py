@@ -15,7 +15,7 @@ from forerun.backends.gpu.sampling.truncation import truncated
 from forerun.backends.rounds import RoundPipeline, RoundPlan
 from forerun.core.config import SamplingParams
 from forerun.core.model_spec import ModelSpec
-from forerun.model.forward import ModelExecutor
+from forerun.model.executor import ModelExecutor
 from forerun.model.program import Program
 from forerun.model.rank_group import RankGroup
 from forerun.model.runner import Runner

@@ -14,7 +14,7 @@ from forerun.backends.gpu.row_table import PREFIX_LEN
 from forerun.backends.gpu.shared_memory import SPLIT
 from forerun.backends.gpu.tree.device_tree import DeviceTree
 from forerun.backends.rounds import RoundPlan
-from forerun.model.forward import Executor, ForwardInput, Step
+from forerun.model.executor import Executor, ForwardInput, Step
 from forerun.model.runner import PREFILL_ROWS, Runner
 
 

@@ -33,7 +33,7 @@ from forerun.backends.gpu.shared_memory import SPLIT
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import SkipSet
 from forerun.core.threads import inference
-from forerun.model.forward import ForwardInput, ForwardOutput, ModelExecutor, Observer
+from forerun.model.executor import ForwardInput, ForwardOutput, ModelExecutor, Observer
 from forerun.model.program import Op
 from forerun.model.quantise import as_plain
 from forerun.model.tree_cache import TreeCache

@@ -12,7 +12,7 @@ import triton.language as tl
 from numpy.typing import NDArray
 from torch import Tensor
 
-from forerun.model.forward import ForwardInput
+from forerun.model.executor import ForwardInput
 
 HEADER_SIZE: Final = 8
 LEAST_TREE_STRIDE: Final = 32

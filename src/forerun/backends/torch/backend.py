@@ -7,7 +7,7 @@ from forerun.backends.torch import fused_ops, reference_ops
 from forerun.backends.torch.executor import EagerExecutor
 from forerun.backends.torch.ops import TorchOps
 from forerun.core.model_spec import ModelSpec
-from forerun.model.forward import ModelExecutor
+from forerun.model.executor import ModelExecutor
 from forerun.model.program import Program
 from forerun.model.rank_group import RankGroup
 from forerun.model.tree_cache import TreeCache

@@ -19,7 +19,7 @@ from forerun.backends.torch.ops import Linear, Norm, TorchOps
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import all_sublayers
 from forerun.core.threads import inference
-from forerun.model.forward import ForwardInput, ForwardOutput, ModelExecutor, Observer
+from forerun.model.executor import ForwardInput, ForwardOutput, ModelExecutor, Observer
 from forerun.model.program import NUM_HEAD_OPS, Op
 from forerun.model.quantise import as_plain
 from forerun.model.rank_group import RankGroup

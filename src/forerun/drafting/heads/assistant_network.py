@@ -28,7 +28,7 @@ from forerun.drafting.heads.features import TextFeatures
 from forerun.drafting.heads.kind import StoredHead
 from forerun.drafting.heads.layer import Embed, HeadWeights, Linear, attend, rms, rotate
 from forerun.drafting.heads.loading import HeadLoading
-from forerun.model.forward import Executor, ForwardInput, ForwardOutput, Observer
+from forerun.model.executor import Executor, ForwardInput, ForwardOutput, Observer
 from forerun.model.rope import rope_table
 from forerun.model.runner import Runner
 from forerun.model.tree_cache import TreeCache

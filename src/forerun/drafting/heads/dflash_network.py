@@ -32,7 +32,7 @@ from forerun.drafting.heads.layer import Embed, HeadLayer, HeadWeights, Linear, 
 from forerun.drafting.heads.loading import HeadLoading, load_with_cache
 from forerun.drafting.heads.rows import HeadRows
 from forerun.drafting.policies import TreePolicy
-from forerun.model.forward import ForwardInput, ForwardOutput, Observer
+from forerun.model.executor import ForwardInput, ForwardOutput, Observer
 from forerun.model.runner import Runner
 from forerun.model.tree_cache import TreeCache
 from forerun.speculation.referee.budget import DraftCosts, RowBudget

@@ -25,7 +25,7 @@ from forerun.drafting.heads.kind import StoredHead
 from forerun.drafting.heads.layer import Embed, HeadLayer, HeadWeights, Linear, attend, rms
 from forerun.drafting.heads.loading import HeadLoading, load_with_cache
 from forerun.drafting.heads.rows import HeadRows
-from forerun.model.forward import ForwardInput, ForwardOutput
+from forerun.model.executor import ForwardInput, ForwardOutput
 from forerun.model.runner import Runner
 from forerun.model.tree_cache import TreeCache
 from forerun.speculation.tree import TokenTree

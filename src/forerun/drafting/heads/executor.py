@@ -13,7 +13,7 @@ from torch import Tensor
 
 from forerun.core.model_spec import ModelSpec
 from forerun.core.threads import inference, torch_on_one_thread
-from forerun.model.forward import Executor, ForwardInput, ForwardOutput, Observer
+from forerun.model.executor import Executor, ForwardInput, ForwardOutput, Observer
 from forerun.model.rope import rope_table
 from forerun.model.tree_cache import TreeCache
 

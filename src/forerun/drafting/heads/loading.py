@@ -15,7 +15,7 @@ from forerun.drafting.heads.executor import HeadExecutor
 from forerun.drafting.heads.kind import HeadSpec, StoredHead
 from forerun.drafting.heads.layer import Embed, HeadWeights, Linear, embedding
 from forerun.drafting.policies import TreePolicy
-from forerun.model.forward import ModelExecutor
+from forerun.model.executor import ModelExecutor
 from forerun.model.runner import Runner
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import DenseWeight, Weight

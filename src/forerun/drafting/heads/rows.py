@@ -5,7 +5,7 @@ from torch import Tensor
 from forerun.drafting.draft_rows import MAX_CATCH_UP, OwnRows
 from forerun.drafting.heads.executor import HeadExecutor
 from forerun.drafting.heads.features import TextFeatures
-from forerun.model.forward import ForwardInput, Step
+from forerun.model.executor import ForwardInput, Step
 from forerun.model.runner import PREFILL_ROWS, Runner
 
 

@@ -34,7 +34,7 @@ from forerun.drafting.layer_skip.speed_model import (
 )
 from forerun.drafting.layer_skip.swift import FEWEST_ITEMS, WINDOW, SwiftStrategy, load_library
 from forerun.drafting.policies import BEST_SKIPS, BEST_TREE, SkipPolicy, TreePolicy
-from forerun.model.forward import ForwardInput
+from forerun.model.executor import ForwardInput
 from forerun.model.measure import measure_pace, widths_up_to
 from forerun.model.shared_cache import SharedCacheRunner
 from forerun.sampling.noise import KeyedNoise

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.core.sublayers import SkipSet, all_sublayers
-from forerun.model.forward import ForwardInput
+from forerun.model.executor import ForwardInput
 
 MOST_REMEMBERED: Final = 256  # sets whose gates are cached
 NO_ROWS: Final = np.zeros((0, 0), np.bool_)

@@ -11,7 +11,7 @@ from forerun.core.pace import Pace
 from forerun.core.sublayers import SkipSet
 from forerun.drafting.draft_tree import DraftTree
 from forerun.drafting.layer_skip.probe_rows import ProbeLayout, ProbeRows
-from forerun.model.forward import ForwardInput
+from forerun.model.executor import ForwardInput
 from forerun.model.shared_cache import SharedCacheRunner
 from forerun.speculation.referee.time_share import TimeShare
 

@@ -55,7 +55,7 @@ class Liveness:
 
 
 class WorkerSupply(Protocol):
-    """Gives connections to workers, one at a time. See `wires.supplies`."""
+    """Gives connections to workers, one at a time. See `wires.worker_processes`."""
 
     @property
     def trouble(self) -> str:

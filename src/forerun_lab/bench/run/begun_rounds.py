@@ -7,7 +7,7 @@ from torch import Tensor
 from forerun.core.config import SamplingParams
 from forerun.decoding.verifier import Verifier
 from forerun.drafting.drafter import Drafter, DraftOutcome, ReadsScores, ReadsText
-from forerun.model.forward import ForwardInput
+from forerun.model.executor import ForwardInput
 from forerun.sampling.noise import KeyedNoise
 from forerun.sampling.sample import TopK
 from forerun.speculation.referee.budget import RowBudget

@@ -17,7 +17,7 @@ from typing import Final
 import torch
 
 from forerun.backends.backend import InputKind, KernelProbe, OpTimes, OpWork
-from forerun.model.forward import ForwardInput
+from forerun.model.executor import ForwardInput
 from forerun.model.measure import star
 from forerun.model.runner import PREFILL_ROWS, Runner
 from forerun_lab.bench.records.kernel_costs import OpCost, PassCosts

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from forerun.checkpoints.huggingface.names import fused_shapes, tensor_plan
 from forerun.core.model_spec import ModelSpec, RopeSpec, WeightFormat
-from forerun.model.forward import ForwardInput
+from forerun.model.executor import ForwardInput
 from forerun.model.quantise import group_size_of, output_format
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import WHOLE, DenseWeight, Int4Weight, Int8Weight, Part, Weight

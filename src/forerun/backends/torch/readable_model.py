@@ -19,7 +19,7 @@ from torch import Tensor
 
 from forerun.core.mechanisms import mechanisms_of
 from forerun.core.model_spec import ModelSpec
-from forerun.model.forward import ForwardInput
+from forerun.model.executor import ForwardInput
 from forerun.model.rope import inverse_frequencies
 
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from forerun.backends.backend import Backend
-from forerun.backends.torch.readable import ReadableModel
+from forerun.backends.torch.readable_model import ReadableModel
 from forerun.core.model_spec import ModelSpec, RopeSpec
-from forerun.model.forward import ForwardInput
+from forerun.model.executor import ForwardInput
 from forerun.speculation.tree import ancestry_matrix
 from tests.model.kernel_sets import KERNEL_SETS
 from tests.tiny import plain_spec, random_weights, tiny_runner

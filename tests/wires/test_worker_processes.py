@@ -12,7 +12,7 @@ from forerun.wires import channel
 from forerun.wires.children import start_child
 from forerun.wires.endpoint import Address, Admission, listen
 from forerun.wires.forkserver import MAX_DELAY_S, delay_s
-from forerun.wires.supplies import RemoteSupply
+from forerun.wires.worker_processes import RemoteSupply
 
 HANG_S = 60.0
 HERE = Address(server="127.0.0.1", port=0)
