@@ -94,7 +94,7 @@ def test_closing_ends_a_question_of_another_thread() -> None:
     before = set(processes_of(os.getpid()))
     thread = Thread(target=ask)
     thread.start()
-    until(lambda: set(processes_of(os.getpid())) > before)
+    until(lambda: set(processes_of(os.getpid())) - before)
     template.close()
     thread.join(20)
     assert not thread.is_alive()
@@ -104,11 +104,11 @@ def test_closing_ends_a_question_of_another_thread() -> None:
 def test_its_process_ends_with_it() -> None:
     before = set(processes_of(os.getpid()))
     template = template_of(GOOD)
-    assert set(processes_of(os.getpid())) == before
+    assert set(processes_of(os.getpid())) <= before
     template.render(MESSAGES)
     assert len(set(processes_of(os.getpid())) - before) == 1
     del template
-    assert set(processes_of(os.getpid())) == before
+    assert set(processes_of(os.getpid())) <= before
 
 
 def test_a_process_that_was_killed_leaves_none() -> None:
