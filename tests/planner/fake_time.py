@@ -24,7 +24,7 @@ def rule_time(monkeypatch: pytest.MonkeyPatch) -> VirtualClock:
 
 def charge(model: Runner, spend: Callable[[int], float]) -> list[int]:
     """Let every pass of this runner spend the time of its rows; return a list that the rows are added to."""
-    plain = model.executor
+    plain = model.forward
     rows = []
 
     def forward(inputs: ForwardInput, observe: None = None) -> object:
@@ -32,5 +32,5 @@ def charge(model: Runner, spend: Callable[[int], float]) -> list[int]:
         spend(rows[-1])
         return plain(inputs, observe)
 
-    model.executor = forward  # type: ignore[assignment, method-assign]
+    model.forward = forward  # type: ignore[assignment, method-assign]
     return rows
