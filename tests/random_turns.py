@@ -21,9 +21,16 @@ class RandomTurns(Referee):
 
     rng = random.Random()
 
+    @property
+    def _has_no_choice(self) -> bool:
+        """A single drafter with fixed widths drafts in every round."""
+        return self._is_fixed and len(self._names) < 2
+
     def _next_turn(self) -> DraftTurn:
-        super()._next_turn()
-        drafter, watched = self.rng.sample([*self._names, None], 2) if self._names else (None, None)
+        turn = super()._next_turn()
+        if self._has_no_choice:
+            return turn
+        drafter, watched = self.rng.sample([*self._names, None], 2)
         return DraftTurn(drafter=drafter, max_rows=self.rng.choice([2, 4, 16]) if drafter else 1, watched=watched)
 
     def measure(self, **measured: Any) -> None:
@@ -31,7 +38,9 @@ class RandomTurns(Referee):
         self.turn = self._next_turn()
 
     def cut(self, proposal: ProposedTree) -> TokenTree:
-        super().cut(proposal)
+        tree = super().cut(proposal)
+        if self._has_no_choice:
+            return tree
         return proposal.tree.select(proposal.tree.best(self.turn.max_rows))
 
 
