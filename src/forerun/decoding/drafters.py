@@ -109,7 +109,7 @@ class Drafters:
     def alone(self, name: str) -> "Drafters":
         """One of these drafters, with the measured speeds and costs."""
         single = Drafters({name: self.held[name]}, is_adaptive=self._is_adaptive)
-        single.referee = self.referee.alone(name)
+        single.referee = self.referee.alone(name, single._reading_s)
         return single
 
     @property

@@ -257,6 +257,14 @@ def test_a_drafter_whose_proposals_take_no_time_always_drafts_and_rows_are_chose
         referee.measure(num_rows=1, token_ids=[9], proposal_s=0.0, round_s=1.0)
 
 
+def test_a_drafter_alone_still_waits_to_read_what_it_cannot_win_back() -> None:
+    known = {"greedy": {"first": 1.03, "second": 1.03}}
+    alone = referee_of(known=known).alone("second", lambda _: 3.0)
+    alone.begin(0.0)
+    assert alone.turn.drafter is None
+    assert not alone.may_read("second")
+
+
 def test_a_drafter_that_is_left_out_is_neither_drafted_with_nor_watched() -> None:
     referee = referee_of()
     play(referee, 60, {"first": 2, "second": 4})

@@ -95,7 +95,9 @@ def norm_heads(heads_TND: Tensor, num_heads: int, head_norms: tuple[Norm, Norm])
 
 def norm_whole(spec: ModelSpec, norms: tuple[Norm, Norm], group: RankGroup | None) -> Callable[[Tensor], Tensor]:
     """OLMo 2: an RMS norm over all queries together and one over all keys, of all ranks."""
-    (norm_q, norm_k), sizes, totals = norms, [spec.q_size, spec.kv_size, spec.kv_size], spec.qk_norm_totals
+    norm_q, norm_k = norms
+    sizes = [spec.q_size, spec.kv_size, spec.kv_size]
+    totals = spec.qk_norm_totals
 
     def norm_qk(qkv: Tensor) -> Tensor:
         q, k, v = torch.split(qkv, sizes, -1)

@@ -126,12 +126,13 @@ class Referee:
         self._usual_tokens = RunningMean()  # of earlier ones, each at most SHORT
         self._drafted_tokens = 0.0  # per round that a drafter may draft, a running mean
 
-    def alone(self, name: str) -> "Referee":
-        """A referee of one of these drafters, with the same costs and its known speed."""
+    def alone(self, name: str, reading_s: Callable[[str], float]) -> "Referee":
+        """A referee of one of these drafters, with the same costs and its known speed; `reading_s` as at the start."""
         if self._is_fixed:
             return Referee({name: self.budgets[name].verify_width})
         known = {kind: {name: speeds[name]} for kind, speeds in self.speeds().items() if name in speeds}
-        alone = Referee({name: self.budgets[name].verify_width}, self.costs, known=known)
+        widths = {name: self.budgets[name].verify_width}
+        alone = Referee(widths, self.costs, known=known, reading_s=reading_s)
         alone.budgets = {name: self.budgets[name]}
         return alone
 

@@ -103,7 +103,9 @@ def attend_text(
     last rows come first, as they take longest.
     """
     await_inputs(OVERLAPS)
-    (keys, values), (slot_stride, head_stride), (header_ptr, lengths_ptr, tree_slots_ptr) = cache, strides, rows
+    keys, values = cache
+    slot_stride, head_stride = strides
+    header_ptr, lengths_ptr, tree_slots_ptr = rows
     ROWS: tl.constexpr = SHAPE.matrix_rows // SHAPE.group
     kv_head = tl.program_id(0)
     first_row = (tl.num_programs(1) - 1 - tl.program_id(1)) * ROWS

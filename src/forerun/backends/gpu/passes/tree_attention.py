@@ -136,7 +136,9 @@ def attend_tree(
     """
     if not IS_SETTLED:
         await_inputs(OVERLAPS)
-    (keys, values), (slot_stride, head_stride), (header_ptr, lengths_ptr, tree_slots_ptr) = cache, strides, rows
+    keys, values = cache
+    slot_stride, head_stride = strides
+    header_ptr, lengths_ptr, tree_slots_ptr = rows
     kv_head = tl.program_id(0)
     unit = tl.program_id(1)
     is_own = unit < num_rows
