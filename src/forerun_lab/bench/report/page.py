@@ -7,7 +7,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from forerun_lab.bench.report import plots
 from forerun_lab.bench.report.columns import COLUMNS, interval, milliseconds, number, speed, times
-from forerun_lab.bench.report.plots import Look
+from forerun_lab.bench.report.plots import looks_of
 from forerun_lab.bench.report.summary import Row, Summary
 from forerun_lab.bench.report.wording import (
     ALL,
@@ -40,12 +40,10 @@ def write(summary: Summary) -> str:
         headline=found,
         tiles=[] if found.row is None else _tiles(summary, found.row),
         peer=fastest_peer(summary),
-        looks={
-            name: Look(number=place, is_peer=summary.kind_of(name) == "peer")
-            for place, name in enumerate(summary.contestants)
-        },
+        looks=looks_of(summary),
         rows=rows,
         drafting=[row.contestant for row in rows if sum(row.drafting.accepted_counts[1:])],
+        divided=[row for row in rows if row.shares],
         timed=[row.contestant for row in rows if row.latency.token_curve_s],
         of_datasets=lambda temperature: [
             row for row in summary.rows if row.dataset is not None and row.temperature == temperature
