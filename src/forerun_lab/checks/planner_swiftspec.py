@@ -5,7 +5,7 @@ python -m forerun_lab.checks.planner_swiftspec [--pairs Llama-3-70B,Qwen2-72B]
 Once with the times that were fitted to the paper's (machine 8xH800), once with the least that our kernels can take
 there (8xH800-floor). No model runs and no clock is read: a projection, the same on every machine. The paper has an
 acceptance length for one of its pairs, in serial drafting; it is taken for all of them, in both of the readings that
-paper_inputs.py tells of. Nothing is fitted to a published speed.
+forerun_lab/planner/swiftspec.py tells of. Nothing is fitted to a published speed.
 """
 
 import argparse
@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from forerun_lab.checks.common import standard_arguments, write_results
-from forerun_lab.checks.paper_inputs import PAIRS, READINGS, UNITS, Pair, Reading, profile_of
 from forerun_lab.planner.plan import Plan, search
 from forerun_lab.planner.roofline import Machine, machine_named
+from forerun_lab.planner.swiftspec import PAIRS, READINGS, UNITS, Pair, Reading, profile_of
 from forerun_lab.planner.synthetic import traces_for
 from forerun_lab.planner.trace import AnswerTrace
 
@@ -31,7 +31,7 @@ def row_of(pair: Pair, machine: Machine, reading: Reading, traces: Sequence[Answ
     serial = next(plan for plan in plans if plan.kind == "serial")
     best = max(splits.values(), key=lambda plan: plan.outcome.tokens_per_s)
     theirs = splits[pair.target_units]
-    draft_units = UNITS - pair.target_units
+    draft_units = pair.draft_units
     return {
         "target": pair.target,
         "draft": pair.draft,
