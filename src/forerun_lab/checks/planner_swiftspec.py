@@ -9,6 +9,7 @@ forerun_lab/planner/swiftspec.py tells of. Nothing is fitted to a published spee
 """
 
 import argparse
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -26,7 +27,7 @@ ROWS: Final = 8
 def row_of(pair: Pair, machine: Machine, reading: Reading, traces: Sequence[AnswerTrace]) -> dict[str, object]:
     """The projected speed of every split, and what the published split needs to reach the published speed."""
     profile = profile_of(pair, machine, reading)
-    plans = search(profile, traces, units=UNITS)
+    plans = search(profile, traces, units=UNITS, has_bound=False)
     splits = {plan.split.target_units: plan for plan in plans if plan.kind == "parallel"}
     serial = next(plan for plan in plans if plan.kind == "serial")
     best = max(splits.values(), key=lambda plan: plan.outcome.tokens_per_s)
@@ -56,8 +57,9 @@ def rows(names: Sequence[str]) -> Iterator[dict[str, object]]:
     traces = {reading: traces_for(reading.accepted) for reading in READINGS}
     for machine in map(machine_named, MACHINES):
         for pair in PAIRS:
-            if pair.target in names:
-                yield from (row_of(pair, machine, reading, traces[reading]) for reading in READINGS)
+            for reading in READINGS if pair.target in names else ():
+                print(f"{pair.target} on {machine.name}, {reading.accepted:.2f} accepted", file=sys.stderr, flush=True)
+                yield row_of(pair, machine, reading, traces[reading])
 
 
 NOTES: Final = (
