@@ -73,12 +73,12 @@ def test_a_paced_machine_is_planned_and_labelled(run_command: RunPlan, traces: P
 def test_a_machine_that_is_not_here_is_called_a_projection(run_command: RunPlan, traces: Path, tmp_path: Path) -> None:
     out = tmp_path / "plan.json"
     shown = run_command(
-        "plan", "--machine", "8xH800", "--target", "Llama-3-70B", "--draft", "Llama-3.2-3B", "--units", "2",
+        "plan", "--machine", "8xH800", "--target", "Meta-Llama-3-70B-Instruct", "--units", "2",
         "--trace", str(traces), "--json", str(out),
     )  # fmt: skip
     assert shown.exit_code == 0, shown.output
     assert "PROJECTED" in shown.stdout
-    assert "Llama-3-70B, 4 bit" in shown.stdout
+    assert "Llama-3-70B, 4 bit with Llama-3.2-3B, 4 bit on 8xH800" in shown.stdout
     row = next(line for line in shown.stdout.splitlines() if line.startswith("parallel 1+1"))
     assert row.endswith("39.8+2.3")
     entry = next(entry for entry in json.loads(out.read_text())["plans"] if entry["kind"] == "parallel")

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from forerun_lab.checks.paper_inputs import PAIRS, READINGS, UNITS, Pair, profile_of
 from forerun_lab.planner.plan import search
 from forerun_lab.planner.roofline import machine_named
+from forerun_lab.planner.swiftspec import PAIRS, READINGS, UNITS, Pair, profile_of
 from forerun_lab.planner.synthetic import traces_for
 
 RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "planner_swiftspec_8gpus_202611.json"

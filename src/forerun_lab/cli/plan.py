@@ -171,14 +171,16 @@ def _paced_profile(text: str) -> Profile:
 
 def _sized(name: str, weight_bits: int, flag: str) -> "SizedModel":
     """A model's sizes: known ones by name, else those of its config.json."""
-    from forerun.checkpoints.known_models import known_models
+    from forerun.checkpoints.known_models import find_known, known_models
     from forerun_lab.planner.roofline import SizedModel
 
-    known = known_models()
-    is_model = _is_here(name) or "/" in name or find_named(name) is not None
-    if name not in known and not is_model:
-        raise ConfigError(f"{flag} {name!r} is neither a folder or file nor a hub name nor one of {', '.join(known)}")
-    spec = known[name] if name in known else (find_draft_model if flag == "--draft" else find_model)(name).spec()
+    known = find_known(name)
+    if known is not None:
+        return SizedModel(name=known.name, spec=known.spec, weight_bits=weight_bits)
+    if not (_is_here(name) or "/" in name or find_named(name) is not None):
+        names = ", ".join(known_models())
+        raise ConfigError(f"{flag} {name!r} is neither a folder or file nor a hub name nor one of {names}")
+    spec = (find_draft_model if flag == "--draft" else find_model)(name).spec()
     return SizedModel(name=name, spec=spec, weight_bits=weight_bits)
 
 
