@@ -5,7 +5,7 @@ matplotlib does not support CSS variables, so it draws with placeholder colours,
 
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
@@ -213,6 +213,38 @@ def latencies(rows: Sequence[Row], looks: Looks) -> str:
         axes.xaxis.set_minor_formatter(FuncFormatter(_minor))
         axes.grid(axis="x", which="both")
         _percent(axes.yaxis)
+    return finish()
+
+
+def ranking(bars: Sequence[tuple[str, float, float, float]], marks: Sequence[float | None]) -> str:
+    """Horizontal bars of tokens/s: name, value and the ends of its interval; and a mark where a published value is."""
+    with _picture("ranking", (1040, 60 + 26 * len(bars)), "Tokens per second") as (axes, finish):
+        for place, (name, value, low, high) in enumerate(bars):
+            axes.barh(place, value, 0.66, color="#c0fff1", linewidth=0, xerr=[[value - low], [high - value]],
+                      ecolor=TEXT, error_kw={"elinewidth": 1.2})  # fmt: skip
+            mark = marks[place]
+            if mark is not None:
+                axes.plot([mark, mark], [place - 0.42, place + 0.42], color="#c0fff5", linewidth=3)
+                axes.text(mark, place - 0.44, " published", fontsize=10, va="center")
+        axes.set_yticks(range(len(bars)), [name for name, *_ in bars])
+        axes.invert_yaxis()
+        axes.set_xlabel("tokens/s")
+        axes.grid(axis="x")
+    return finish()
+
+
+def curves(found: Mapping[str, Sequence[tuple[float, float]]]) -> str:
+    """Matchness by the number of candidates scored, a step line for each search."""
+    with _picture("curves", (1040, 300), "Matchness by candidates scored") as (axes, finish):
+        for place, (name, points) in enumerate(found.items(), start=1):
+            x = [0.0, *(steps for steps, _ in points)]
+            y = [0.0, *(matchness for _, matchness in points)]
+            axes.step(x, y, where="post", color=f"#c0fff{place}", linewidth=2, label=name)
+        axes.set_ylim(0, 1.02)
+        axes.set_xlabel("candidates scored")
+        axes.set_ylabel("best matchness")
+        axes.grid(axis="y")
+        axes.legend(frameon=False, loc="lower right")
     return finish()
 
 
