@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from forerun.checkpoints.short_names.catalogue import find_named
 from forerun.cli.declare import option, output, with_flags_of, with_options
 from forerun.cli.failures import find_draft_model, find_model, say
-from forerun.cli.options import SHOWN, engine_settings
+from forerun.cli.options import SHOWN, engine_config
 from forerun.cli.progress import progress
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import BUILTIN_TARGET
@@ -89,7 +89,7 @@ def plan(
     trace = acceptance.trace
     accept_length = acceptance.accept_length
     if times.calibrate is not None:
-        _calibrate(times, EngineConfig(target=target, **engine_settings(machine)), draft)
+        _calibrate(times, engine_config(machine, target=target), draft)
         if trace is None and accept_length is None:
             return
         profile = profile or times.calibrate
