@@ -3,7 +3,6 @@
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -95,7 +94,9 @@ def paper(
     sections, notes, title = (play_swiftspec if name == "swiftspec" else play_swift)(request)
     from forerun_lab.papers import report
 
-    about = f"{request.target}" + (f" with {request.draft}" if request.draft else "") + " stands for the paper's models."
+    about = (
+        f"{request.target}" + (f" with {request.draft}" if request.draft else "") + " stands for the paper's models."
+    )
     files = report.write(out, title, about, sections, notes)
     print((out / "report.md").read_text(encoding="utf-8"))
     say(f"forerun: the report is in {files[0]}")

@@ -110,7 +110,9 @@ def play_contest(request: PaperRequest, contest: Contest, on_data: OnData, on_to
 
 
 def entrant(request: PaperRequest, contestant: Contestant) -> Entrant:
-    config = EngineConfig(target=request.target, drafter=contestant.drafter, **{**request.settings, **contestant.settings})
+    config = EngineConfig(
+        target=request.target, drafter=contestant.drafter, **{**request.settings, **contestant.settings}
+    )
     name = next(name for name, kind in DRAFTERS.items() if isinstance(contestant.drafter, kind.config))
     return Entrant(label=contestant.label, name=name, config=config, is_shaped=True)
 

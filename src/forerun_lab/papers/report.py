@@ -46,7 +46,11 @@ def write(folder: Path, title: str, about: str, sections: Sequence[Section], not
     """Write report.html, report.md, report.csv, report.json, the plots, and the full report of every run."""
     lines = [line for section in sections for line in section.lines]
     pages = Environment(
-        loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     html = pages.get_template("page.html").render(
         title=title,
@@ -229,7 +233,15 @@ def cells(line: Line) -> list[str]:
     shown = speed(line.tokens_per_s)
     if line.low is not None and line.high is not None:
         shown += f" ({line.low:.0f}\N{EN DASH}{line.high:.0f})"
-    return [line.contestant, line.words, shown, ratio, number(line.tokens_per_round), line.source, "; ".join(said) or UNKNOWN]
+    return [
+        line.contestant,
+        line.words,
+        shown,
+        ratio,
+        number(line.tokens_per_round),
+        line.source,
+        "; ".join(said) or UNKNOWN,
+    ]
 
 
 def rounds_by_set(section: Section) -> list[list[str]]:

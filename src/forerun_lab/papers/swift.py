@@ -97,9 +97,7 @@ def contests(model: SwiftModel) -> tuple[Contest, ...]:
             none,
             swift,
             Contestant(label="no_bayes", words="random search alone", drafter=replace(paper, bayes=False)),
-            Contestant(
-                label="no_search", words="every other layer, no search", drafter=replace(paper, optimise=False)
-            ),
+            Contestant(label="no_search", words="every other layer, no search", drafter=replace(paper, optimise=False)),
             Contestant(
                 label="no_confidence",
                 words="drafts of 8 tokens, without the confidence stop",

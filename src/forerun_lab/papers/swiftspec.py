@@ -162,9 +162,7 @@ def ablation_contestants(pair: Pair, draft: str, setting: Setting, ranks: int = 
     return tuple(contestant(label, words, drafter, setting, said) for label, words, drafter, said in drafters)
 
 
-def contestant(
-    label: str, words: str, drafter: DrafterConfig, setting: Setting, published: Published
-) -> Contestant:
+def contestant(label: str, words: str, drafter: DrafterConfig, setting: Setting, published: Published) -> Contestant:
     return Contestant(
         label=label, words=words, drafter=drafter, settings=setting.settings, published=published, pace=setting.target
     )

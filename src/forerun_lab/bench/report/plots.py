@@ -219,9 +219,17 @@ def latencies(rows: Sequence[Row], looks: Looks) -> str:
 def ranking(bars: Sequence[tuple[str, float, float, float]], marks: Sequence[float | None]) -> str:
     """Horizontal bars of tokens/s: name, value and the ends of its interval; and a mark where a published value is."""
     with _picture("ranking", (1040, 60 + 26 * len(bars)), "Tokens per second") as (axes, finish):
-        for place, (name, value, low, high) in enumerate(bars):
-            axes.barh(place, value, 0.66, color="#c0fff1", linewidth=0, xerr=[[value - low], [high - value]],
-                      ecolor=TEXT, error_kw={"elinewidth": 1.2})  # fmt: skip
+        for place, (_, value, low, high) in enumerate(bars):
+            axes.barh(
+                place,
+                value,
+                0.66,
+                color="#c0fff1",
+                linewidth=0,
+                xerr=[[value - low], [high - value]],
+                ecolor=TEXT,
+                error_kw={"elinewidth": 1.2},
+            )
             mark = marks[place]
             if mark is not None:
                 axes.plot([mark, mark], [place - 0.42, place + 0.42], color="#c0fff5", linewidth=3)
