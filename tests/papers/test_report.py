@@ -84,8 +84,8 @@ def test_published_figures_stand_beside_ours(folder: Path) -> None:
 
 
 def test_a_report_is_whole_in_every_form(folder: Path) -> None:
-    search = {"with Bayesian steps": {"points": [{"request": 0, "steps": 1, "matchness": 0.5, "search_s": 0.1,
-              "is_searching": True}], "skipped": 4, "of": 8}, "random alone": {"points": [], "skipped": 4, "of": 8}}  # fmt: skip
+    point = {"request": 0, "steps": 1, "matchness": 0.5, "search_s": 0.1, "is_searching": True}
+    search = {words: {"points": points, "skipped": 4, "of": 8} for words, points in (("a", [point]), ("b", []))}
     (folder / "search.json").write_text(json.dumps(search))
     found = [
         report.section_of(folder, contest_of(None)), report.splits_section([SPLIT], ["told"]),

@@ -28,7 +28,7 @@ PAPERS: Final = ("swiftspec", "swift")
 HOWS: Final = {"swiftspec": ("paced", "projected"), "swift": ("measured",)}
 KNOWN_SOURCES: Final = ("measured", "paced", "projected")
 SMALL: Final = "smollm2"  # taken if it is on this machine already
-QUICK_PROMPTS: Final = 2
+QUICK_PROMPTS: Final = 8  # in all, but at least one from each data set
 QUICK_TOKENS: Final = 48
 
 
@@ -94,9 +94,8 @@ def paper(
     sections, notes, title = (play_swiftspec if name == "swiftspec" else play_swift)(request)
     from forerun_lab.papers import report
 
-    about = (
-        f"{request.target}" + (f" with {request.draft}" if request.draft else "") + " stands for the paper's models."
-    )
+    models = request.target if request.draft is None else f"{request.target} with {request.draft}"
+    about = f"{models} stands for the paper's models."
     files = report.write(out, title, about, sections, notes)
     print((out / "report.md").read_text(encoding="utf-8"))
     say(f"forerun: the report is in {files[0]}")
@@ -122,6 +121,8 @@ def request_of(
     if name == "swiftspec":
         draft = draft_for(target, stand_ins.draft)
         find_draft_model(draft)
+    data = data_of(name, stand_ins, is_quick)
+    num_prompts = stand_ins.num_prompts
     from forerun_lab.papers.play import PaperRequest  # imports torch
 
     return PaperRequest(
@@ -129,8 +130,8 @@ def request_of(
         subject=subject,
         target=target,
         draft=draft,
-        data=data_of(name, stand_ins, is_quick),
-        num_prompts=min(stand_ins.num_prompts, QUICK_PROMPTS) if is_quick else stand_ins.num_prompts,
+        data=data,
+        num_prompts=min(num_prompts, -(-QUICK_PROMPTS // len(data))) if is_quick else num_prompts,
         max_new_tokens=min(stand_ins.max_new_tokens, QUICK_TOKENS) if is_quick else stand_ins.max_new_tokens,
         sources=sources,
         stretch=stretch,

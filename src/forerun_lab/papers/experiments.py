@@ -10,7 +10,7 @@ from forerun.core.pace import Pace
 Source = Literal["measured", "paced", "projected"]
 SOURCES: Final[Mapping[Source, str]] = {
     "measured": "on this machine, with the models named here",
-    "paced": "real rounds, processes and texts of a small pair, where every pass lasts as long as the paper's models take",
+    "paced": "real rounds, processes and texts of a small pair, in which every pass lasts as long as the paper's",
     "projected": "computed by the planner from recorded guesses of a small pair and the paper's times; nothing ran",
 }
 

@@ -21,7 +21,7 @@ from forerun_lab.bench.run.interleaved import Progress
 from forerun_lab.bench.run.session import RunRequest, play
 from forerun_lab.papers.experiments import Contest, Contestant, Line
 from forerun_lab.papers.swiftspec import published_parallel, shared_units, tree
-from forerun_lab.planner.plan import Plan, Split, first_tokens, search, speed_of
+from forerun_lab.planner.plan import Plan, Split, first_tokens, order_of, search, speed_of
 from forerun_lab.planner.profile import Profile
 from forerun_lab.planner.simulate import Costs, simulate
 from forerun_lab.planner.swiftspec import UNITS, Pair
@@ -31,6 +31,7 @@ PAPER: Final = "paper.json"
 TRACE: Final = "guesses.jsonl"
 SPLITS: Final = "splits.json"
 SEARCH: Final = "search.json"
+CHOSEN: Final = ", the planner's choice"
 QUICK_TOKENS: Final = 768  # of the recorded answers that a quick projection simulates
 OnTotal = Callable[[int], Progress]
 OnData = Callable[[Dataset, int], None]
@@ -110,9 +111,8 @@ def play_contest(request: PaperRequest, contest: Contest, on_data: OnData, on_to
 
 
 def entrant(request: PaperRequest, contestant: Contestant) -> Entrant:
-    config = EngineConfig(
-        target=request.target, drafter=contestant.drafter, **{**request.settings, **contestant.settings}
-    )
+    settings = {**request.settings, **contestant.settings}
+    config = EngineConfig(target=request.target, drafter=contestant.drafter, **settings)
     name = next(name for name, kind in DRAFTERS.items() if isinstance(contestant.drafter, kind.config))
     return Entrant(label=contestant.label, name=name, config=config, is_shaped=True)
 
@@ -161,11 +161,12 @@ def project(
         play_plan(profile, traces, published, paper_parallel(draft)),
     ]
     plain = next(plan for plan in plans if plan.kind == "plain")
-    words = (f"8 rows, depth {pair.depth}", "8 rows", "8 rows, without forerun's additions")
-    lines = [line_of(plan, text, pair, plain, is_papers=True) for plan, text in zip(own, words, strict=True)]
+    shapes = (f"8 rows, depth {pair.depth}", "8 rows", "8 rows, without forerun's additions")
+    lines = [line_of(plan, text, pair, plain, is_papers=True) for plan, text in zip(own, shapes, strict=True)]
     best = max((plan for plan in plans if plan.kind == "parallel"), key=speed_of)
-    for plan in sorted(plans, key=lambda plan: (plan.kind != "plain", plan.kind != "serial", -plan.split.target_units)):
-        lines.append(line_of(plan, shape_of(plan) + (", the planner's choice" if plan is best else ""), pair, plain))
+    for plan in sorted(plans, key=order_of):
+        words = shape_of(plan) + (CHOSEN if plan is best else "")
+        lines.append(line_of(plan, words, pair, plain))
     write_whole(file, json.dumps([asdict(line) for line in lines], indent=1) + "\n")
     return lines
 
@@ -208,7 +209,7 @@ def shape_of(plan: Plan) -> str:
 
 def chosen_units(lines: Sequence[Line]) -> int | None:
     """GPUs of the target in the planner's choice."""
-    names = [line.contestant for line in lines if "planner's choice" in line.words]
+    names = [line.contestant for line in lines if line.words.endswith(CHOSEN)]
     return int(names[0].split()[1].split("+")[0]) if names else None
 
 

@@ -3,16 +3,15 @@
 import csv
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any, Final
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from forerun.core.output_file import write_whole
 from forerun_lab.bench.records.run_folder import NAME
 from forerun_lab.bench.report import files, markdown, page, plots
+from forerun_lab.bench.report.bootstrap import Estimate
 from forerun_lab.bench.report.columns import TIMES, UNKNOWN, number, speed
 from forerun_lab.bench.report.summary import Row, Summary, summarise
 from forerun_lab.bench.report.wording import circumstances, headline, verdict_on_texts
@@ -45,24 +44,21 @@ class Section:
 def write(folder: Path, title: str, about: str, sections: Sequence[Section], notes: Sequence[str]) -> list[Path]:
     """Write report.html, report.md, report.csv, report.json, the plots, and the full report of every run."""
     lines = [line for section in sections for line in section.lines]
-    pages = Environment(
-        loader=FileSystemLoader(FOLDER),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    html = pages.get_template("page.html").render(
-        title=title,
-        about=about,
-        style=(page.FOLDER / "page.css").read_text(encoding="utf-8"),
-        sections=sections,
-        sources={source: SOURCES[source] for source in SOURCES if any(line.source == source for line in lines)},
-        titles=TITLES,
-        cells=cells,
-        rounds=rounds_by_set,
-        notes=notes,
-        facts=facts(sections),
+    html = (
+        page.templates(FOLDER)
+        .get_template("page.html")
+        .render(
+            title=title,
+            about=about,
+            style=(page.FOLDER / "page.css").read_text(encoding="utf-8"),
+            sections=sections,
+            sources={source: SOURCES[source] for source in SOURCES if any(line.source == source for line in lines)},
+            titles=TITLES,
+            cells=cells,
+            rounds=rounds_by_set,
+            notes=notes,
+            facts=facts(sections),
+        )
     )
     written = {
         folder / "report.html": html,
@@ -89,14 +85,16 @@ def section_of(folder: Path, contest: Contest) -> Section | None:
     if not summary.rows:
         return None
     known = {each.label: each for each in contest.contestants}
-    lines = tuple(line_of(contest, known[row.contestant], row) for row in summary.rows)
+    rows = [at_the_papers_pace(row, contest.stretch) for row in summary.rows]
+    lines = tuple(line_of(contest, known[row.contestant], row) for row in rows)
     found = headline(summary)
     texts = [f"{found.text} ({found.detail})." if found.detail else f"{found.text}.", verdict_on_texts(summary)]
     texts += late_passes(contest, known, summary)
     if contest.stretch != 1:
         texts.append(
-            f"Every pass lasted {contest.stretch:g} times as long as the paper's, so that this machine keeps up; speeds "
-            f"are multiplied by {contest.stretch:g}. So what a round costs beside its passes counts less than it would."
+            f"Every pass lasted {contest.stretch:g} times as long as the paper's, so that this machine keeps up, and "
+            f"speeds are multiplied by {contest.stretch:g}: what a round costs beside its passes counts too little. "
+            "The report of the run has its speeds as they were."
         )
     return Section(
         name=contest.name,
@@ -104,27 +102,27 @@ def section_of(folder: Path, contest: Contest) -> Section | None:
         lines=lines,
         summary=summary,
         texts=tuple(texts),
-        pictures=pictures_of(summary),
+        pictures=pictures_of(replace(summary, rows=tuple(rows))),
     )
 
 
 def line_of(contest: Contest, contestant: Contestant, row: Row) -> Line:
     published = contestant.published
     is_all = row.dataset is None
-    estimate = row.speed
-    times = contest.stretch
+    value, low, high = ends_of(row.speed)
+    ratio, ratio_low, ratio_high = ends_of(row.ratio)
     return Line(
         experiment=contest.name,
         contestant=contestant.label,
         words=contestant.words,
         dataset=row.dataset or "",
         source=contest.source,
-        tokens_per_s=estimate and estimate.value * times,
-        low=estimate and estimate.low and estimate.low * times,
-        high=estimate and estimate.high and estimate.high * times,
-        ratio=row.ratio and row.ratio.value,
-        ratio_low=row.ratio and row.ratio.low,
-        ratio_high=row.ratio and row.ratio.high,
+        tokens_per_s=value,
+        low=low,
+        high=high,
+        ratio=ratio,
+        ratio_low=ratio_low,
+        ratio_high=ratio_high,
         tokens_per_round=row.drafting.tokens_per_round,
         is_idle=row.is_idle,
         published_tokens_per_s=published.tokens_per_s if is_all else None,
@@ -132,6 +130,23 @@ def line_of(contest: Contest, contestant: Contestant, row: Row) -> Line:
         published_tokens_per_round=published.tokens_per_round.get(row.dataset or ""),
         published_note=published.note if is_all else "",
     )
+
+
+def at_the_papers_pace(row: Row, stretch: float) -> Row:
+    """The row with the speeds and the round's time of passes that are not stretched."""
+    speeds = row.speed
+    if speeds is not None:
+        low = None if speeds.low is None else stretch * speeds.low
+        high = None if speeds.high is None else stretch * speeds.high
+        speeds = replace(speeds, value=stretch * speeds.value, low=low, high=high)
+    round_s = row.latency.round_s
+    latency = replace(row.latency, round_s=None if round_s is None else round_s / stretch)
+    return replace(row, speed=speeds, latency=latency)
+
+
+def ends_of(estimate: Estimate | None) -> tuple[float | None, float | None, float | None]:
+    """The value and the ends of its interval, as far as they are known."""
+    return (None, None, None) if estimate is None else (estimate.value, estimate.low, estimate.high)
 
 
 def late_passes(contest: Contest, known: Mapping[str, Contestant], summary: Summary) -> Iterator[str]:
@@ -168,20 +183,21 @@ def pictures_of(summary: Summary) -> dict[str, tuple[str, Mapping[str, str]]]:
 def splits_section(lines: Sequence[Line], texts: Sequence[str]) -> Section:
     """The projections of the planner."""
     known = [line for line in lines if line.tokens_per_s is not None]
-    bars = [(f"{line.contestant}, {line.words}", *ends_of(line)) for line in known]
+    marks = [line.published_tokens_per_s for line in known]
     return Section(
         name="splits",
         title="Every split of eight GPUs",
         lines=tuple(lines),
         texts=tuple(texts),
-        pictures={"speeds": (plots.ranking(bars, [line.published_tokens_per_s for line in known]), {})},
+        pictures={"speeds": (plots.ranking(list(map(bar_of, known)), marks), {})},
     )
 
 
-def ends_of(line: Line) -> tuple[float, float, float]:
-    """Tokens/s and the ends of its interval, or the value itself."""
+def bar_of(line: Line) -> tuple[str, float, float, float]:
+    """The name of a projection, its tokens/s, and the ends of its interval, or the value itself."""
     value = line.tokens_per_s or 0.0
-    return value, min(value, line.low or value), max(value, line.high or value)
+    name = f"{line.contestant}, {line.words}"
+    return name, value, min(value, line.low or value), max(value, line.high or value)
 
 
 def search_section(folder: Path) -> Section | None:
@@ -198,9 +214,10 @@ def search_section(folder: Path) -> Section | None:
             continue
         last = points[-1]
         state = "goes on" if last["is_searching"] else "is over"
+        skipped = f"{search['skipped']} of {search['of']} sublayers skipped"
         texts.append(
-            f"{words}: {last['steps']} candidates scored, best matchness {last['matchness']:.2f}, "
-            f"{search['skipped']} of {search['of']} sublayers skipped, {last['search_s']:.1f} s of search, which {state}."
+            f"{words}: {last['steps']} candidates scored, best matchness {last['matchness']:.2f}, {skipped}, "
+            f"{last['search_s']:.1f} s of search, which {state}."
         )
     curves = {
         words: [(point["steps"], point["matchness"]) for point in search["points"]] for words, search in found.items()
@@ -233,15 +250,8 @@ def cells(line: Line) -> list[str]:
     shown = speed(line.tokens_per_s)
     if line.low is not None and line.high is not None:
         shown += f" ({line.low:.0f}\N{EN DASH}{line.high:.0f})"
-    return [
-        line.contestant,
-        line.words,
-        shown,
-        ratio,
-        number(line.tokens_per_round),
-        line.source,
-        "; ".join(said) or UNKNOWN,
-    ]
+    told = "; ".join(said) or UNKNOWN
+    return [line.contestant, line.words, shown, ratio, number(line.tokens_per_round), line.source, told]
 
 
 def rounds_by_set(section: Section) -> list[list[str]]:

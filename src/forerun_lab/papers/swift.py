@@ -1,4 +1,4 @@
-"""SWIFT's experiments (arXiv 2410.06916): self-drafting with skipped sublayers, its search, and parts of it left out."""
+"""SWIFT's experiments (arXiv 2410.06916): self-drafting with skipped sublayers, its search, and its ablations."""
 
 from dataclasses import dataclass, replace
 from typing import Final
@@ -106,7 +106,7 @@ def contests(model: SwiftModel) -> tuple[Contest, ...]:
             Contestant(
                 label="no_tree",
                 words="a chain, without further candidates",
-                drafter=replace(paper, tree=False),
+                drafter=replace(paper, siblings=False),
             ),
             *(
                 Contestant(

@@ -1,4 +1,4 @@
-"""SwiftSpec's experiments (arXiv 2506.11309): its pairs of models on eight GPUs, parallel and serial trees, ablations."""
+"""SwiftSpec's experiments (arXiv 2506.11309): pairs of models on eight GPUs, serial and parallel trees, ablations."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -134,16 +134,22 @@ def serial_contestants(pair: Pair, draft: str, setting: Setting) -> tuple[Contes
         tokens_per_s=pair.serial_tokens_per_s,
         tokens_per_round=SERIAL_LENGTHS if pair.name == OF_TABLE_7 else {},
     )
+    trees = [
+        contestant(
+            f"serial_depth{depth}",
+            f"tree in turn, 8 rows, depth {depth}",
+            tree(pair, draft, depth),
+            setting,
+            serial if depth == pair.depth else Published(),
+        )
+        for depth in DEPTHS
+    ]
+    own = DraftModel(model=draft)
     return (
         contestant("none", "plain decoding", NoDrafter(), setting, Published()),
-        *(
-            contestant(f"serial_depth{depth}", f"tree in turn, 8 rows, depth {depth}", tree(pair, draft, depth), setting,
-                       serial if depth == pair.depth else Published())
-            for depth in DEPTHS
-        ),
-        contestant("serial_adaptive", "tree in turn, forerun's adaptive widths", DraftModel(model=draft), setting,
-                   Published()),
-    )  # fmt: skip
+        *trees,
+        contestant("serial_adaptive", "tree in turn, forerun's adaptive widths", own, setting, Published()),
+    )
 
 
 def ablation_contestants(pair: Pair, draft: str, setting: Setting, ranks: int = 1) -> tuple[Contestant, ...]:
