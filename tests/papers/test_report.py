@@ -88,7 +88,7 @@ def test_a_report_is_whole_in_every_form(folder: Path) -> None:
     search = {words: {"points": points, "skipped": 4, "of": 8} for words, points in (("a", [point]), ("b", []))}
     (folder / "search.json").write_text(json.dumps(search))
     found = [
-        report.section_of(folder, contest_of(None)), report.splits_section([SPLIT], ["told"]),
+        report.section_of(folder, contest_of(None)), report.splits_section([SPLIT], "Splits", ["told"]),
         report.search_section(folder),
     ]  # fmt: skip
     written = report.write(folder, "A paper", "about", found, ["a note"])

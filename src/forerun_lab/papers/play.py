@@ -29,7 +29,6 @@ from forerun_lab.planner.trace import AnswerTrace, read_traces, write_traces
 
 PAPER: Final = "paper.json"
 TRACE: Final = "guesses.jsonl"
-SPLITS: Final = "splits.json"
 SEARCH: Final = "search.json"
 CHOSEN: Final = ", the planner's choice"
 QUICK_TOKENS: Final = 768  # of the recorded answers that a quick projection simulates
@@ -48,6 +47,7 @@ class PaperRequest:
         data: names of data sets.
         sources: kinds of figures that are wanted.
         stretch: paces are so many times the paper's times.
+        machine: the one that the paper's times are of.
         settings: of every engine that runs at this machine's speed.
         draft_ranks: of the draft at this machine's speed.
     """
@@ -61,6 +61,7 @@ class PaperRequest:
     max_new_tokens: int
     sources: tuple[str, ...]
     stretch: float
+    machine: str
     is_quick: bool
     settings: Mapping[str, Any]
     draft_ranks: int
@@ -92,8 +93,9 @@ class PaperRequest:
 
 def play_contest(request: PaperRequest, contest: Contest, on_data: OnData, on_total: OnTotal) -> None:
     """Let the contestants answer the questions that they have not answered yet."""
+    of_all = request.settings if contest.source == "measured" else only_threads(request)
     played = RunRequest(
-        entrants=tuple(entrant(request, each) for each in contest.contestants),
+        entrants=tuple(entrant(request, each, of_all) for each in contest.contestants),
         draft=request.draft,
         peers=(),
         data=request.data,
@@ -110,8 +112,13 @@ def play_contest(request: PaperRequest, contest: Contest, on_data: OnData, on_to
     play(played, on_data=on_data, on_progress=on_total)
 
 
-def entrant(request: PaperRequest, contestant: Contestant) -> Entrant:
-    settings = {**request.settings, **contestant.settings}
+def only_threads(request: PaperRequest) -> dict[str, Any]:
+    """The settings of engines whose figures do not depend on this machine's speed."""
+    return {name: value for name, value in request.settings.items() if name == "num_threads"}
+
+
+def entrant(request: PaperRequest, contestant: Contestant, of_all: Mapping[str, Any]) -> Entrant:
+    settings = {**of_all, **contestant.settings}
     config = EngineConfig(target=request.target, drafter=contestant.drafter, **settings)
     name = next(name for name, kind in DRAFTERS.items() if isinstance(contestant.drafter, kind.config))
     return Entrant(label=contestant.label, name=name, config=config, is_shaped=True)
@@ -131,8 +138,8 @@ def record_guesses(request: PaperRequest, on_answer: Callable[[int, int], None])
     file = request.out / TRACE
     if not file.exists():
         params = SamplingParams(max_new_tokens=request.max_new_tokens, seed=0)
-        settings = {name: value for name, value in request.settings.items() if name == "num_threads"}
-        with closing(Recorder(EngineConfig(target=request.target, **settings), request.draft)) as recorder:
+        config = EngineConfig(target=request.target, **only_threads(request))
+        with closing(Recorder(config, request.draft)) as recorder:
             num_each = max(1, min(request.num_prompts, 24 // len(request.data)))
             prompts = list(prompts_of(request, recorder.engine, num_each))
             write_traces(file, recorder.record(prompts, params, lambda done: on_answer(done, len(prompts))))
@@ -145,9 +152,15 @@ def project(
     profile: Profile,
     traces: Sequence[AnswerTrace],
     on_plan: Callable[[int, int], None],
+    *,
+    name: str = "splits",
 ) -> list[Line]:
-    """The speed of every split of eight GPUs, and of the paper's own settings."""
-    file = request.out / SPLITS
+    """The speed of every split of eight GPUs, and of the paper's own settings.
+
+    Args:
+        name: of the experiment and its file.
+    """
+    file = request.out / f"{name}.json"
     if file.exists():
         return [Line(**values) for values in json.loads(file.read_text(encoding="utf-8"))]
     traces = first_tokens(traces, QUICK_TOKENS) if request.is_quick else traces
@@ -162,11 +175,12 @@ def project(
     ]
     plain = next(plan for plan in plans if plan.kind == "plain")
     shapes = (f"8 rows, depth {pair.depth}", "8 rows", "8 rows, without forerun's additions")
-    lines = [line_of(plan, text, pair, plain, is_papers=True) for plan, text in zip(own, shapes, strict=True)]
+    papers = zip(own, shapes, strict=True)
+    lines = [line_of(name, plan, text, pair, plain, is_papers=True) for plan, text in papers]
     best = max((plan for plan in plans if plan.kind == "parallel"), key=speed_of)
     for plan in sorted(plans, key=order_of):
         words = shape_of(plan) + (CHOSEN if plan is best else "")
-        lines.append(line_of(plan, words, pair, plain))
+        lines.append(line_of(name, plan, words, pair, plain))
     write_whole(file, json.dumps([asdict(line) for line in lines], indent=1) + "\n")
     return lines
 
@@ -176,14 +190,14 @@ def play_plan(profile: Profile, traces: Sequence[AnswerTrace], split: Split, dra
     return Plan(split=split, drafter=drafter, outcome=simulate(traces, drafter, costs, Policies.of(drafter)))
 
 
-def line_of(plan: Plan, words: str, pair: Pair, plain: Plan, *, is_papers: bool = False) -> Line:
+def line_of(name: str, plan: Plan, words: str, pair: Pair, plain: Plan, *, is_papers: bool = False) -> Line:
     low, high = plan.outcome.interval()
     is_published = plan.kind == "parallel" and plan.split.target_units == pair.target_units
     published = published_parallel(pair).tokens_per_s if is_published and is_papers else None
     if is_papers and plan.kind == "serial":
         published = pair.serial_tokens_per_s
     return Line(
-        experiment="splits",
+        experiment=name,
         contestant=f"{plan.kind} {plan.split.name}",
         words=words,
         dataset="",

@@ -180,13 +180,13 @@ def pictures_of(summary: Summary) -> dict[str, tuple[str, Mapping[str, str]]]:
     return found | ({"time-of-a-round": (plots.time_of_a_round(over_all), {})} if over_all else {})
 
 
-def splits_section(lines: Sequence[Line], texts: Sequence[str]) -> Section:
+def splits_section(lines: Sequence[Line], title: str, texts: Sequence[str]) -> Section:
     """The projections of the planner."""
     known = [line for line in lines if line.tokens_per_s is not None]
     marks = [line.published_tokens_per_s for line in known]
     return Section(
-        name="splits",
-        title="Every split of eight GPUs",
+        name=lines[0].experiment,
+        title=title,
         lines=tuple(lines),
         texts=tuple(texts),
         pictures={"speeds": (plots.ranking(list(map(bar_of, known)), marks), {})},
@@ -255,9 +255,9 @@ def cells(line: Line) -> list[str]:
 
 
 def rounds_by_set(section: Section) -> list[list[str]]:
-    """Tokens per round by data set, ours and the paper's lengths; the first line has the titles."""
+    """Tokens per round by data set, ours and the paper's lengths; the first line has the titles. Empty for one set."""
     sets = list(dict.fromkeys(line.dataset for line in section.lines if line.dataset))
-    if not sets:
+    if len(sets) < 2:
         return []
     found = [["contestant", *sets]]
     for name in dict.fromkeys(line.contestant for line in section.lines):
