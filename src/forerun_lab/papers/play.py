@@ -30,6 +30,7 @@ from forerun_lab.planner.trace import AnswerTrace, read_traces, write_traces
 PAPER: Final = "paper.json"
 TRACE: Final = "guesses.jsonl"
 SEARCH: Final = "search.json"
+SEARCHED_TOKENS: Final = 128  # of an answer at least: a search scores nothing in the first 34
 CHOSEN: Final = ", the planner's choice"
 QUICK_TOKENS: Final = 768  # of the recorded answers that a quick projection simulates
 OnTotal = Callable[[int], Progress]
@@ -236,7 +237,8 @@ def record_search(
         return
     found: dict[str, Any] = {}
     num_done = 0
-    num_each = 3 if request.is_quick else 10
+    num_each = 4 if request.is_quick else 10
+    num_new = max(request.max_new_tokens, SEARCHED_TOKENS)
     for words, drafter in searches.items():
         config = EngineConfig(target=request.target, drafter=drafter, **request.settings)
         points: list[dict[str, Any]] = []
@@ -244,7 +246,7 @@ def record_search(
             num_items = 2 * (engine.spec.num_layers - 2)
             prompts = list(prompts_of(request, engine, -(-num_each // len(request.data))))[:num_each]
             for number, prompt in enumerate(prompts):
-                params = SamplingParams(max_new_tokens=request.max_new_tokens, seed=number, ignore_eos=True)
+                params = SamplingParams(max_new_tokens=num_new, seed=number, ignore_eos=True)
                 for step in engine.stream(prompt, params):
                     skips = step.stats.skips
                     if skips is not None and (not points or skips.num_scored > points[-1]["steps"]):

@@ -15,7 +15,7 @@ from forerun_lab.bench.report.bootstrap import Estimate
 from forerun_lab.bench.report.columns import TIMES, UNKNOWN, number, speed
 from forerun_lab.bench.report.summary import Row, Summary, summarise
 from forerun_lab.bench.report.wording import circumstances, headline, verdict_on_texts
-from forerun_lab.papers.experiments import SOURCES, Contest, Contestant, Line
+from forerun_lab.papers.experiments import SOURCES, Contest, Contestant, Line, Source
 from forerun_lab.papers.play import SEARCH
 
 FOLDER: Final = Path(__file__).parent
@@ -52,7 +52,7 @@ def write(folder: Path, title: str, about: str, sections: Sequence[Section], not
             about=about,
             style=(page.FOLDER / "page.css").read_text(encoding="utf-8"),
             sections=sections,
-            sources={source: SOURCES[source] for source in SOURCES if any(line.source == source for line in lines)},
+            sources=sources_of(lines),
             titles=TITLES,
             cells=cells,
             rounds=rounds_by_set,
@@ -288,9 +288,15 @@ def in_markdown(title: str, about: str, sections: Sequence[Section], notes: Sequ
         if by_set:
             parts.append("Tokens per round by data set:")
             parts.append(markdown.table(by_set[0], [[escape(cell) for cell in row] for row in by_set[1:]]))
-    parts += [f"*{source}*: {words}." for source, words in SOURCES.items()]
+    found = sources_of([line for section in sections for line in section.lines])
+    parts += [f"*{source}*: {words}." for source, words in found.items()]
     parts += [escape(note) for note in notes]
     return "\n\n".join(parts) + "\n"
+
+
+def sources_of(lines: Sequence[Line]) -> dict[Source, str]:
+    """The kinds of figures that a report has, and what each is."""
+    return {source: words for source, words in SOURCES.items() if any(line.source == source for line in lines)}
 
 
 def as_csv(lines: Sequence[Line]) -> str:
