@@ -68,6 +68,10 @@ class What:
         list[float] | None, option("--temperature", "--temp", help="0 is greedy; repeatable [0].")
     ] = None
     repeats: Annotated[int, option("--repeats", help="How often each question is asked.")] = 1
+    task_after_task: Annotated[
+        bool,
+        option("--task-after-task", help="Ask all questions of one data set before the next; else they alternate."),
+    ] = False
     seed: Annotated[int, option("--seed", help="Seed of the first question; it grows by 1 with each question.")] = 0
     ignore_eos: Annotated[bool, option("--ignore-eos", help="Continue past the model's end of text.")] = False
 
@@ -106,6 +110,7 @@ def run(
         seed=what.seed,
         ignore_eos=what.ignore_eos,
         tune=who.tune,
+        task_after_task=what.task_after_task,
         out=out,
         cache=cache_folder(),
         urls=dict(map(read_url, who.url or ())),

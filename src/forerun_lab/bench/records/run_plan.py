@@ -19,6 +19,7 @@ class RunPlan:
         questions: ids of the questions, by data set.
         repeats: how often each question is asked.
         tune: whether `tuning` first chooses settings, on other questions.
+        task_after_task: ask all questions of a data set before those of the next one; otherwise the sets alternate.
     """
 
     target: str
@@ -32,6 +33,7 @@ class RunPlan:
     seed: int
     ignore_eos: bool
     tune: bool
+    task_after_task: bool = False
     dtype: str
     weights: str
     inputs: str
