@@ -110,17 +110,18 @@ def value(default: object) -> str:
 
 
 def entries(about: str) -> dict[str, str]:
-    """What a docstring's Args say, by name."""
+    """What a docstring's Args say, by name; of names that share an entry, the others refer to the first."""
     found: dict[str, str] = {}
-    names: list[str] = []
+    name = ""
     for line in about.splitlines():
         if (entry := ENTRY.match(line)) is not None:
-            names = entry[1].split(", ")
-            found |= dict.fromkeys(names, entry[2])
-        elif line.startswith("        "):
-            found |= {name: f"{found[name]} {line.strip()}" for name in names}
+            name, *others = entry[1].split(", ")
+            found[name] = entry[2]
+            found |= dict.fromkeys(others, f"see `{name}`.")
+        elif line.startswith("        ") and name:
+            found[name] += f" {line.strip()}"
         else:
-            names = []
+            name = ""
     return found
 
 
