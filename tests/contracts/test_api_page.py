@@ -31,7 +31,7 @@ def described(name: str, item: Any) -> Iterator[str]:
         about = inspect.getdoc(item) or ""
         yield from text_of(item, has_args=False)
         rows = "".join(row(field, entries(about)) for field in fields(item))
-        yield f"| field | type | default | |\n|---|---|---|---|\n{rows}" if rows else ""
+        yield rows
     elif issubclass(item, Enum):
         yield from text_of(item)
         yield "".join(f"* `{member.name}`: `{member.value!r}`\n" for member in item)
@@ -89,8 +89,8 @@ def row(field: Field[Any], said: Mapping[str, str]) -> str:
         r" \[.*\]$", "", field.metadata.get("help", "")
     )  # less what flags default to
     flag = f" `{field.metadata['flags'][0]}`" if "flags" in field.metadata else ""
-    cells = (f"`{field.name}`", f"`{kind(field.type)}`", f"`{default}`" if default != "" else "", f"{about}{flag}")
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
+    shown = f"`{kind(field.type)}`" + (f" = `{default}`" if default != "" else "")
+    return f"* `{field.name}` ({shown}){': ' * bool(about)}{about}{flag}\n"
 
 
 def kind(annotation: Any) -> str:
