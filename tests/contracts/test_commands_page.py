@@ -27,13 +27,15 @@ def reference() -> str:
     explained: dict[str, str] = {}
     for name, command in commands(typer.main.get_command(app)):
         parts.append(f"## {name}\n\n    {name} {usage_of(command)}\n\n{' '.join((command.help or '').split())}\n")
+        same: dict[str, list[str]] = {}
         for panel, params in panels_of(command).items():
             rows = tuple(f"| `{names_of(param)}` | {cell(describe(param))} |" for param in params)
             first = seen.setdefault(rows, name)
             if first != name:
-                parts.append(f"{panel}: the same as for `{first}`.\n")
+                same.setdefault(first, []).append(panel)
             elif rows:
                 parts.append(f"| {panel} | |\n|---|---|\n" + "\n".join(shortened(rows, name, explained)) + "\n")
+        parts.extend(f"{', '.join(panels)}: the same as for `{first}`.\n" for first, panels in same.items())
     return "\n".join(parts)
 
 
