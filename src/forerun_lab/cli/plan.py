@@ -32,9 +32,28 @@ KINDS_OF_NUMBERS: Final = {
 }
 
 
-@with_flags_of(EngineConfig, panel="For --calibrate", only=("dtype", "weights", "device", "num_threads"), shown=SHOWN)
+RANKS_OF_HOSTS: Final = ("remote_ranks", "rank_address", "rank_key_file")
+
+
+@with_flags_of(
+    EngineConfig,
+    panel="For --calibrate",
+    only=("dtype", "weights", "device", "num_threads", *RANKS_OF_HOSTS),
+    shown=SHOWN,
+)
 class CalibrationOptions:
-    """Number formats, device and threads for calibration."""
+    """Number formats, device, threads and ranks for calibration."""
+
+    target_numbers: Annotated[
+        str | None,
+        option(
+            "--target-ranks",
+            "--tensor-parallel-size",
+            help="Numbers of ranks to measure the target on, such as 1,2,4 [on GPUs: every number].",
+        ),
+    ] = None
+    draft_numbers: Annotated[str | None, option("--draft-ranks", help="The same for the draft.")] = None
+    draft_device: Annotated[str | None, option("--draft-device", help="First device of the draft.")] = None
 
 
 @with_flags_of(panel="Times of passes (one of these)")
@@ -89,7 +108,7 @@ def plan(
     trace = acceptance.trace
     accept_length = acceptance.accept_length
     if times.calibrate is not None:
-        _calibrate(times, EngineConfig(target=target, **engine_settings(machine)), draft)
+        _calibrate(times.calibrate, target, draft, machine)
         if trace is None and accept_length is None:
             return
         profile = profile or times.calibrate
@@ -112,19 +131,38 @@ def plan(
         say(f"wrote {plot}")
 
 
-def _calibrate(times: TimeOptions, config: EngineConfig, draft: str | None) -> None:
+def _calibrate(path: Path, target: str, draft: str | None, machine: CalibrationOptions) -> None:
     """Measure both models and write the profile."""
-    path = times.calibrate
-    assert path is not None, "asked to calibrate"
+    settings = engine_settings(machine)
+    hosts = [settings.pop(name, None) for name in RANKS_OF_HOSTS]
+    config = EngineConfig(target=target, **settings)
     find_model(config.target)
     from forerun.engine.known_draft import draft_for
 
     model = draft_for(config.target, draft)
     find_draft_model(model)
-    from forerun_lab.planner.calibrate import calibrate  # imports torch
+    from forerun_lab.planner.calibrate import Ranks, calibrate  # imports torch
 
-    calibrate(config, model, lambda step: say(f"forerun: measuring {step}")).write(path)
+    ranks = None
+    if machine.target_numbers or machine.draft_numbers or machine.draft_device or any(hosts):
+        ranks = Ranks(
+            target=_numbers(machine.target_numbers, "--target-ranks"),
+            draft=_numbers(machine.draft_numbers, "--draft-ranks"),
+            remote=hosts[0] or 0,
+            address=hosts[1],
+            key_file=hosts[2],
+            draft_device=machine.draft_device,
+        )
+    calibrate(config, model, lambda step: say(f"forerun: measuring {step}"), ranks).write(path)
     say(f"forerun: wrote {path}; use it with --profile {path}")
+
+
+def _numbers(text: str | None, flag: str) -> tuple[int, ...]:
+    """Numbers from a text such as 1,2,4; none without a text."""
+    try:
+        return tuple(int(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        raise ConfigError(f"{flag} {text!r} must be numbers of ranks separated by commas, such as 1,2,4") from None
 
 
 def _profile(times: TimeOptions, profile: Path | None, pair: Pair | None) -> Profile:
