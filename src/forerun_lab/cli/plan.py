@@ -55,6 +55,11 @@ class CalibrationOptions:
     draft_numbers: Annotated[str | None, option("--draft-ranks", help="The same for the draft.")] = None
     draft_device: Annotated[str | None, option("--draft-device", help="First device of the draft.")] = None
 
+    @property
+    def has_ranks(self) -> bool:
+        """Whether ranks or the draft's device were given."""
+        return bool(self.target_numbers or self.draft_numbers or self.draft_device)
+
 
 @with_flags_of(panel="Times of passes (one of these)")
 class TimeOptions:
@@ -102,6 +107,11 @@ def plan(
     """Simulate every way to divide a machine between target and draft, and rank them by expected speed."""
     for path in filter(None, (times.calibrate, as_json, plot)):
         require_writable(path)
+    if times.calibrate is None and machine.has_ranks:
+        raise ConfigError(
+            "--target-ranks, --draft-ranks and --draft-device say what --calibrate FILE measures: add that flag; a plan "
+            "tries every split of --units by itself"
+        )
     if draft is not None and _is_here(draft):
         find_draft_model(draft)  # a head is refused whatever the source of the times
     profile = times.profile
@@ -144,7 +154,7 @@ def _calibrate(path: Path, target: str, draft: str | None, machine: CalibrationO
     from forerun_lab.planner.calibrate import Ranks, calibrate  # imports torch
 
     ranks = None
-    if machine.target_numbers or machine.draft_numbers or machine.draft_device or any(hosts):
+    if machine.has_ranks or any(hosts):
         ranks = Ranks(
             target=_numbers(machine.target_numbers, "--target-ranks"),
             draft=_numbers(machine.draft_numbers, "--draft-ranks"),
