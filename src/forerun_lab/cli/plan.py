@@ -109,8 +109,8 @@ def plan(
         require_writable(path)
     if times.calibrate is None and machine.has_ranks:
         raise ConfigError(
-            "--target-ranks, --draft-ranks and --draft-device say what --calibrate FILE measures: add that flag; a plan "
-            "tries every split of --units by itself"
+            "--target-ranks, --draft-ranks and --draft-device say what --calibrate FILE measures: add that flag; plans "
+            "try every split of --units by themselves"
         )
     if draft is not None and _is_here(draft):
         find_draft_model(draft)  # a head is refused whatever the source of the times
