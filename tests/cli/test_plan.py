@@ -170,9 +170,14 @@ def test_a_bad_profile_says_so(run: Run, tmp_path: Path, content: str | None) ->
         (("--machine", "8xH800", "--target", "Llama-9", "--accept-length", "2"), "Llama-3-70B"),
         (("--paced", PACED, "--trace", "absent.jsonl"), "forerun bench trace"),
         (("--profile", "absent.json", "--accept-length", "2"), "--calibrate"),
+        (("--calibrate", "profile.json", "--target-ranks", "1,x"), "such as 1,2,4"),
+        (("--paced", PACED, "--accept-length", "2", "--tensor-parallel-size", "2"), "--calibrate FILE"),
     ],
 )
-def test_what_is_missing_or_wrong_is_said(run_command: RunPlan, arguments: tuple[str, ...], said: str) -> None:
+def test_what_is_missing_or_wrong_is_said(
+    run_command: RunPlan, arguments: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     shown = run_command("plan", *arguments)
     assert shown.exit_code == 2
     assert said in shown.stderr

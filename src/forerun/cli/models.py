@@ -109,7 +109,7 @@ def _print_known() -> None:
     from forerun.checkpoints.known_models import find_known, known_models
 
     short = {model.full_name.lower() for model in listed_models()}
-    rows = [("model", "size", "int4", "draft", "")]
+    rows: list[Sequence[str]] = [("model", "size", "int4", "draft", "")]
     for known in filter(None, map(find_known, known_models())):
         if not any(repository.rpartition("/")[2].lower() in short for repository in known.repositories):
             sizes = (gigabytes(num_bytes) for num_bytes in (known.bfloat16_bytes, known.int4_bytes))

@@ -183,8 +183,8 @@ class LayerSkip:
         sets: a file with known sets; None: the one that `forerun prepare` wrote next to the model.
         weights: "int8" or "int4" drafts with an additional copy of the weights rounded to 8 or 4 bits.
         skip_ratio: share of the skippable sublayers that a candidate skips, in [0.01, 1]; None: 0.45, and 0.5 for
-            models of 34 billion parameters or more. This and all further settings belong to the search "paper", with the
-            paper's values as defaults.
+            models of 34 billion parameters or more. This and all further settings belong to the search "paper", with
+            the paper's values as defaults.
         window: tokens over which a candidate is scored, the first ones of the answer, in [1, 256].
         bayes_interval: number of candidates from one of Bayesian optimisation to the next; all others are random.
         max_steps: the search ends after more candidates than this,
@@ -208,16 +208,20 @@ class LayerSkip:
     weights: WeightFormat = setting(
         "plain", "--draft-weights", help="Copy of the weights that layer_skip drafts with [none]."
     )
-    skip_ratio: float | None = None
-    window: int = 32
-    bayes_interval: int = 25
-    max_steps: int = 1000
-    patience: int = 300
-    max_score: float = 0.95
-    confidence: float = 0.8
-    optimise: bool = True
-    bayes: bool = True
-    siblings: bool = True
+    skip_ratio: float | None = setting(
+        None, "--skip-ratio", help="Share of the sublayers that --search paper skips [0.45; 0.5 for large models]."
+    )
+    window: int = setting(32, "--search-window", help="Tokens over which --search paper scores a set.")
+    bayes_interval: int = setting(25, "--bayes-interval", help="Sets from one Bayesian one to the next, of paper.")
+    max_steps: int = setting(1000, "--search-steps", help="Sets after which --search paper ends.")
+    patience: int = setting(300, "--search-patience", help="Sets without gain after which --search paper ends.")
+    max_score: float = setting(0.95, "--search-score", help="Share of right guesses above which --search paper ends.")
+    confidence: float = setting(0.8, "--draft-confidence", help="With --search paper, drafts end below it.")
+    optimise: bool = setting(True, "--optimise/--no-optimise", help="Whether --search paper searches at all.")
+    bayes: bool = setting(True, "--bayes/--no-bayes", help="Whether --search paper tries sets that are not random.")
+    siblings: bool = setting(
+        True, "--siblings/--no-siblings", help="Whether --search paper verifies each token with its runners-up."
+    )
 
     def __post_init__(self) -> None:
         read_fields(self)

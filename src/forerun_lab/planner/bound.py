@@ -44,12 +44,18 @@ def bound_of(
     drafter: Parallel,
     costs: Costs,
     policies: Policies = BEST,
+    *,
+    projected: Outcome | None = None,
     on_simulation: Callable[[], None] = lambda: None,
 ) -> Bound:
     """The bound of these answers, by at most `NUM_SIMULATIONS` simulations; exact to about 1 % for a thousand tokens.
 
     The drafter's own rules alone give no upper bound: without overheads a drafter may idle at the end of the target's
     pass, if the time left is too short for another draft pass, while with some overhead it does not idle.
+
+    Args:
+        projected: the outcome with these costs and policies, if it is known.
+        on_simulation: called after each simulation.
 
     Raises:
         ConfigError: the times of the draft's passes are not known.
@@ -60,7 +66,7 @@ def bound_of(
         on_simulation()
         return outcome
 
-    found = [play(costs, policies)]
+    found = [projected or play(costs, policies)]
     lost_to: dict[str, float] = {}
     for name, overhead in OVERHEADS:
         change: dict[str, Any] = {overhead: 0.0}

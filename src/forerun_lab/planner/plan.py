@@ -117,7 +117,14 @@ def search(
     whole.sort(key=speed_of, reverse=True)
     for place, plan in enumerate(whole):
         if has_bound and isinstance(plan.drafter, Parallel):
-            bound = bound_of(traces, plan.drafter, player.costs_of(plan.split), player.policies, player.count)
+            bound = bound_of(
+                traces,
+                plan.drafter,
+                player.costs_of(plan.split),
+                player.policies,
+                projected=plan.outcome,
+                on_simulation=player.count,
+            )
             whole[place] = replace(plan, bound=bound)
             break
     return whole

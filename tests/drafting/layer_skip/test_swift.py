@@ -12,7 +12,7 @@ import pytest
 from forerun.core.drafter_config import LayerSkip, paper_layer_skip
 from forerun.core.errors import ConfigError
 from forerun.core.sublayers import SkipSet, every_other_layer
-from forerun.drafting.layer_skip.swift import SwiftStrategy, paper_skip_ratio, suggest_point
+from forerun.drafting.layer_skip.swift import SwiftStrategy, load_library, paper_skip_ratio, suggest_point
 from tests.tiny import plain_spec
 
 NUM_LAYERS = 7  # 10 sublayers that can be skipped, 4 of them in a candidate
@@ -47,6 +47,7 @@ def test_a_bayesian_point_is_the_same_to_the_last_bit_for_an_equal_seed() -> Non
 
 
 def test_global_generators_are_neither_read_nor_moved() -> None:
+    load_library()  # its import moves Python's
     np.random.seed(1)
     random.seed(1)
     numpy_before = np.random.get_state(legacy=False)
