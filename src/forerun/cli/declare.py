@@ -134,8 +134,12 @@ def _parameters(group: type[Any]) -> list[inspect.Parameter]:
         kind, info = get_args(hints[field.name])
         info = copy(info)  # groups may share a flag
         info.rich_help_panel = info.rich_help_panel or group.PANEL
-        flag = Annotated[kind, info]
         parameters.append(
-            inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=flag)
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=field.default,
+                annotation=Annotated[kind, info],
+            )
         )
     return parameters

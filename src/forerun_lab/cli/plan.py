@@ -1,13 +1,14 @@
 """forerun plan: how to divide a machine between target and draft, which tree to use, and the expected speed."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 from forerun.checkpoints.short_names.catalogue import find_named
 from forerun.cli.declare import option, output, with_flags_of, with_options
 from forerun.cli.failures import find_draft_model, find_model, say
-from forerun.cli.options import SHOWN
+from forerun.cli.options import SHOWN, engine_config
 from forerun.cli.progress import progress
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import BUILTIN_TARGET

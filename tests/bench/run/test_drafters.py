@@ -22,8 +22,9 @@ from forerun.core.drafter_config import (
     DrafterName,
     NamedConfig,
 )
+from forerun.core.steps import StepStats
 from forerun_lab.bench.run import drafters
-from forerun_lab.bench.run.drafters import DrafterContestant, target_share
+from forerun_lab.bench.run.drafters import DrafterContestant, columns_of, target_share
 from forerun_lab.bench.run.entrants import GRIDS, NONE, with_settings
 
 PROMPT = "def is_even(number):\n    return number % 2 == 0\n\ndef is_odd(number):\n    return number %"
@@ -142,3 +143,15 @@ def test_who_finds_no_memory_can_be_left_out(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(drafters, "Engine", full)
     with pytest.raises(ConfigError, match=r"no memory for draft_model, .*15 GiB.*: measure fewer at a time"):
         DrafterContestant("draft_model", replace(CONFIG, drafter=DraftModel()))
+
+
+def test_records_timelines_and_lines_of_json_have_the_same_numbers_of_a_round() -> None:
+    stats = StepStats(
+        num_drafted=3, num_verified=4, num_accepted=2, num_near_ties=1, draft_s=0.5, verify_s=0.25, wait_s=0.125,
+        was_hit=True,
+    )  # fmt: skip
+    assert stats.numbers() == {
+        "num_drafted": 3, "num_verified": 4, "num_accepted": 2, "draft_s": 0.5, "verify_s": 0.25, "wait_s": 0.125,
+        "was_hit": True,
+    }  # fmt: skip
+    assert asdict(columns_of([stats])) == {name: (value,) for name, value in stats.numbers().items()}

@@ -10,7 +10,7 @@ from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import Parallel
 from forerun.core.errors import ConfigError
 from forerun.core.pace import read_device
-from forerun.core.steps import StepStats
+from forerun.core.steps import RoundNumbers, StepStats
 from forerun.engine.engine import Engine
 from forerun.engine.placement import CorePlacement
 from forerun_lab.bench.records.answers import RoundColumns, Turn
@@ -86,7 +86,7 @@ def target_share(config: EngineConfig) -> int:
     return max(1, num_left // num_here)
 
 
-def columns_of(stats: Sequence[StepStats]) -> RoundColumns:
+def columns_of(rounds: Sequence[RoundNumbers]) -> RoundColumns:
     """The rounds of a generation as columns."""
-    names = [field.name for field in fields(RoundColumns)]
-    return RoundColumns(**{name: tuple(getattr(item, name) for item in stats) for name in names})
+    rows = [numbers.numbers() for numbers in rounds]
+    return RoundColumns(**{field.name: tuple(row[field.name] for row in rows) for field in fields(RoundColumns)})
