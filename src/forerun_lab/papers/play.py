@@ -20,7 +20,7 @@ from forerun_lab.bench.run.entrants import Entrant
 from forerun_lab.bench.run.interleaved import Progress
 from forerun_lab.bench.run.session import RunRequest, play
 from forerun_lab.papers.experiments import Contest, Contestant, Line
-from forerun_lab.papers.swiftspec import published_parallel, shared_units, tree
+from forerun_lab.papers.swiftspec import shared_units, tree
 from forerun_lab.planner.plan import Plan, Split, first_tokens, order_of, search, speed_of
 from forerun_lab.planner.profile import Profile
 from forerun_lab.planner.simulate import Costs, simulate
@@ -165,7 +165,7 @@ def project(
     if file.exists():
         return [Line(**values) for values in json.loads(file.read_text(encoding="utf-8"))]
     traces = first_tokens(traces, QUICK_TOKENS) if request.is_quick else traces
-    plans = search(profile, traces, units=UNITS, on_plan=on_plan)
+    plans = search(profile, traces, units=UNITS, has_bound=False, on_plan=on_plan)
     draft = request.draft or ""
     shared = Split(target_units=UNITS, draft_units=shared_units(profile), is_parallel=False)
     published = Split(target_units=pair.target_units, draft_units=pair.draft_units, is_parallel=True)
@@ -194,7 +194,7 @@ def play_plan(profile: Profile, traces: Sequence[AnswerTrace], split: Split, dra
 def line_of(name: str, plan: Plan, words: str, pair: Pair, plain: Plan, *, is_papers: bool = False) -> Line:
     low, high = plan.outcome.interval()
     is_published = plan.kind == "parallel" and plan.split.target_units == pair.target_units
-    published = published_parallel(pair).tokens_per_s if is_published and is_papers else None
+    published = pair.tokens_per_s if is_published and is_papers else None
     if is_papers and plan.kind == "serial":
         published = pair.serial_tokens_per_s
     return Line(
@@ -209,6 +209,7 @@ def line_of(name: str, plan: Plan, words: str, pair: Pair, plain: Plan, *, is_pa
         ratio=plan.outcome.tokens_per_s / plain.outcome.tokens_per_s,
         tokens_per_round=plan.outcome.tokens_per_round,
         published_tokens_per_s=published,
+        published_note="" if published is None else f"which needs {published * plan.outcome.round_s:.2f} tok/round",
     )
 
 
