@@ -74,7 +74,8 @@ def show_nothing(step: DecodeStep) -> None:
 
 def print_step(step: DecodeStep) -> None:
     """Print the step as a line with `done` false; the line of the whole answer follows with `done` true."""
-    print(json.dumps({"done": False, "text": step.text, "token_ids": list(step.token_ids)}), flush=True)
+    values = {"done": False, "text": step.text, "token_ids": list(step.token_ids), "stats": step.stats.numbers()}
+    print(json.dumps(values), flush=True)
 
 
 def print_answer(result: Generation, shown: str, *, about: About) -> None:

@@ -14,7 +14,7 @@ import typer
 from forerun.cli.declare import option, output, with_flags_of, with_options
 from forerun.cli.failures import INTERRUPTED, find_model, say
 from forerun.cli.interrupt import StopOnInterrupt
-from forerun.cli.options import SHOWN, engine_settings
+from forerun.cli.options import SHOWN, engine_config
 from forerun.core.config import AUTO_DEVICE, EngineConfig
 from forerun.core.errors import ConfigError
 from forerun.core.optional_packages import install_command
@@ -79,7 +79,7 @@ def distill(
     from forerun_lab.distill.run import Distillation  # imports torch
 
     config = DistillConfig(
-        engine=settle_device(EngineConfig(target=target, **engine_settings(machine))),
+        engine=settle_device(engine_config(machine, target=target)),
         out=out,
         time=seconds,
         text=tuple(text or ()),
