@@ -182,7 +182,7 @@ def tokenizer_of(source: CheckpointSource, config: EngineConfig) -> Tokenizer:
     if config.chat_template is not None:
         tokenizer = tokenizer.with_chat_template(read_template(config.chat_template))
     if tokenizer.chat_template is not None:
-        tokenizer.chat_template.begin()
+        tokenizer.chat_template.start()
     return tokenizer
 
 
@@ -318,7 +318,7 @@ def write(
 def forget_text(target: Runner, drafters: Drafters) -> None:
     """Empty all caches, the drafters' too."""
     drafters.forget()
-    drafters.begin(own_text(target, SamplingParams()))  # an unrelated prompt, for one that has begun another text
+    drafters.start_text(own_text(target, SamplingParams()))  # an unrelated prompt, for one that has begun another text
     drafters.end()
     target.forget()
 

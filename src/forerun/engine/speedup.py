@@ -88,7 +88,7 @@ class PlainBaseline:
         for played in rounds:
             if isinstance(played, Round):
                 ended = perf_counter()
-                stretch.note(ended, ended - began, context)
+                stretch.told(ended, ended - began, context)
                 context += 1
                 if self.times.has_enough(request_began) or ended > until:
                     break

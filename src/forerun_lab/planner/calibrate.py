@@ -255,14 +255,14 @@ def expansion_overhead_s(draft: Runner, target_pace: Pace, draft_pace: Pace) -> 
     )
     budget = RowBudget(config.verify_width, RoundCosts(target_pace), DraftCosts(expansion=draft_pace))
     tree = DraftTree(guessed, OwnRows(draft, serial_rows(config)), target_vocab_size=draft.spec.vocab_size)
-    tree.begin((0,) * context_of(draft), SamplingParams(), None)
+    tree.reset((0,) * context_of(draft), SamplingParams(), None)
     while tree.prefill():
         pass
     beyond_s = []
     for number in range(NUM_EXPANSIONS):
         if number and number % EXPANSIONS_PER_ROUND == 0:
             tree.advance((tree.tree.token_ids[1],))
-            budget.begin_round(config.verify_width)
+            budget.start_round(config.verify_width)
         num_rows = draft.cache.num_tree
         began = perf_counter()
         if tree.expand(budget):
