@@ -15,7 +15,7 @@ from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET
 from forerun.core.errors import ConfigError
 from forerun.core.pace import read_device
 from forerun.engine.model_loading import Checkpoint, resolve_max_length
-from forerun.engine.placement import allowed_threads
+from forerun.engine.threads_and_cores import allowed_threads
 from forerun_lab.bench.data.datasets import Dataset, load_dataset
 from forerun_lab.bench.data.prompts import Reader, spread
 from forerun_lab.bench.data.questions import Question
