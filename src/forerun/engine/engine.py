@@ -21,8 +21,8 @@ from forerun.engine.device import settle_device
 from forerun.engine.exclusive import ExclusiveUse
 from forerun.engine.model_loading import Progress
 from forerun.engine.opening import forget_text, naming_what_does_not_fit, open_engine
-from forerun.engine.placement import CorePlacement
 from forerun.engine.stream import GenerationStream
+from forerun.engine.threads_and_cores import CorePlacement
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
 from forerun.text.assembly import TextAssembly

@@ -33,9 +33,9 @@ from forerun.drafting.policies import Policies
 from forerun.engine.drafters import DrafterLoader
 from forerun.engine.learnt import About, LearntFile
 from forerun.engine.model_loading import Checkpoint, Progress, require_codes, require_rows, resolve_max_length
-from forerun.engine.placement import CorePlacement
 from forerun.engine.shared_model import load_shared
 from forerun.engine.speedup import PlainBaseline
+from forerun.engine.threads_and_cores import CorePlacement
 from forerun.model.runner import Runner
 from forerun.model.self_test import find_bit_fault
 from forerun.sampling.noise import KeyedNoise

@@ -22,7 +22,7 @@ from forerun.core.stop_flag import PassStopped, StopFlag, stopped_by
 from forerun.core.threads import inference
 from forerun.decoding.decoder import Round
 from forerun.engine.exclusive import ExclusiveUse
-from forerun.engine.placement import CorePlacement
+from forerun.engine.threads_and_cores import CorePlacement
 from forerun.text.assembly import TextAssembly
 
 # A text's tokens, rounds and seconds of decoding, and whether plain rounds may be timed after it.

@@ -17,7 +17,7 @@ from forerun.core.model_spec import ModelSpec
 from forerun.core.threads import on_threads
 from forerun.engine.model_loading import Checkpoint
 from forerun.engine.opening import tokenizer_of
-from forerun.engine.placement import CorePlacement
+from forerun.engine.threads_and_cores import CorePlacement
 from forerun_lab.distill.assess import assess, prompts_of
 from forerun_lab.distill.config import DistillConfig, DistillProgress, DistillStop, OnProgress
 from forerun_lab.distill.draft_shape import (

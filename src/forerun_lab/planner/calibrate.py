@@ -24,8 +24,8 @@ from forerun.drafting.guessed_tree import GuessedTree
 from forerun.drafting.policies import Policies, RemotePolicy, TreePolicy
 from forerun.engine.engine import Engine
 from forerun.engine.model_loading import Checkpoint
-from forerun.engine.placement import allowed_threads
 from forerun.engine.shared_model import load_shared
+from forerun.engine.threads_and_cores import allowed_threads
 from forerun.model.measure import measure_pace
 from forerun.model.runner import Runner
 from forerun.sharding.followers import SharedRole
