@@ -104,7 +104,7 @@ def requests_of(
 
 def phase_cells(stream: Stream) -> list[tuple[str, ...]]:
     """A line of cells for each phase that the stream has, under TITLES."""
-    lines = []
+    lines = list[tuple[str, ...]]()
     for phase in PHASES:
         requests = stream.of_phase(phase)
         if not requests:
