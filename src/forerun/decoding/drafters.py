@@ -12,7 +12,7 @@ from torch import Tensor
 
 from forerun.backends.rounds import RoundPlan
 from forerun.core.config import SamplingParams
-from forerun.core.steps import PLAIN, DrafterState
+from forerun.core.steps import PLAIN, DrafterState, SkipReport
 from forerun.decoding.decoder import Request
 from forerun.drafting.drafter import (
     NO_NEWS,
@@ -90,6 +90,7 @@ class Drafters:
         riders = [(name, drafter) for name, drafter in held.items() if isinstance(drafter, RidesAlong)]
         assert len(riders) <= 1, f"rows of several drafters in one pass: {[name for name, _ in riders]}"
         self._rider = riders[0] if riders else None
+        self._searchers = [drafter for drafter in held.values() if isinstance(drafter, SearchesFirst)]
         self.adds_rows = False
         self.num_successors = 0  # the target's likeliest next tokens that are needed of each row of this round
         self.referee = Referee({name: drafter.verify_width for name, drafter in held.items()})
@@ -158,13 +159,17 @@ class Drafters:
     @property
     def early_search_s(self) -> float:
         """Seconds of generated text that searches before the first request need."""
-        return sum(drafter.early_search_s for drafter in self.held.values() if isinstance(drafter, SearchesFirst))
+        return sum(drafter.early_search_s for drafter in self._searchers)
 
     def search_early(self, seconds: float) -> None:
         """Start these searches for this many seconds; 0 ends them."""
-        for drafter in self.held.values():
-            if isinstance(drafter, SearchesFirst):
-                drafter.search_early(seconds)
+        for drafter in self._searchers:
+            drafter.search_early(seconds)
+
+    @property
+    def skip_report(self) -> SkipReport | None:
+        """The sublayers that drafts skip and the search for them; None: no drafter skips any."""
+        return self._searchers[0].skip_report if self._searchers else None
 
     def start_text(self, request: Request, drop_rows: Callable[[], None] = lambda: None) -> None:
         """Start a text.

@@ -167,6 +167,7 @@ def play_round(target: Verifier, drafters: Drafters, near_tie: float) -> Round:
             wait_s=report.wait_s,
             drafter=report.state,
             drafted_by=report.drafted_by,
+            skips=drafters.skip_report,
             spans=spans_of_round(began, drafted, verified, report, num_accepted=len(acceptance.path)),
             tree=drafted_tree(tree, acceptance, report.guessers),
         ),

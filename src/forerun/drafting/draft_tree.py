@@ -66,6 +66,7 @@ class DraftTree:
         self.token_ids = self._vocabulary.read(prompt_ids)
         self.first_guess: int | None = None
         self._shaper = self._shaper_of(params, prompt_ids)
+        self._is_greedy = params.is_greedy
         self._noise = noise if self._guessed.policy.knows_noise else None
         self._rows.start_text(self.token_ids, owner)
         self._guessed.reset(prompt_ids, self._noise, (owner, params.temperature))
@@ -150,7 +151,13 @@ class DraftTree:
         token_ids, log_probs = self._rank(logits, places, paths, self._guessed.policy.num_children)
         if batch[0] == 0:
             self.first_guess = token_ids[0][0]
-        self._guessed.add_children(batch, token_ids, log_probs, budget)
+        if self._guessed.policy.is_chain:
+            probs_TV = logits[:, : self._vocabulary.num_columns].softmax(-1)
+            for row, node in enumerate(batch):
+                confidence = float(probs_TV[row, columns(token_ids[row][:1])[0]])
+                self._guessed.add_link(node, token_ids[row], log_probs[row], confidence, is_greedy=self._is_greedy)
+        else:
+            self._guessed.add_children(batch, token_ids, log_probs, budget)
 
     def _rank(
         self, logits: Tensor, places: Sequence[int], paths: list[list[int]] | None, num_children: int

@@ -11,7 +11,7 @@ from forerun.backends.rounds import RoundPlan
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel
 from forerun.core.pace import Pace
-from forerun.core.steps import DRAFTED, DrafterState, Guessers, Span
+from forerun.core.steps import DRAFTED, DrafterState, Guessers, SkipReport, Span
 from forerun.drafting.policies import TreePolicy
 from forerun.model.executor import ForwardInput
 from forerun.sampling.noise import KeyedNoise
@@ -191,7 +191,13 @@ class RidesAlong(Protocol):
 
 @runtime_checkable
 class SearchesFirst(Protocol):
-    """A drafter that searches on generated text before the first request."""
+    """A drafter that skips sublayers of the target, and may search for them on generated text before the first
+    request."""
+
+    @property
+    @abstractmethod
+    def skip_report(self) -> SkipReport:
+        """What it skips, and the state of its search."""
 
     @property
     @abstractmethod

@@ -8,7 +8,7 @@ from typing import Final
 
 from forerun.drafting.foresight import Foresight
 from forerun.drafting.lookup_chain import LookupChain
-from forerun.drafting.policies import TreePolicy
+from forerun.drafting.policies import TreePolicy, num_candidates
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.growth import BestFirstGrowth, CalibratedGuesses
 from forerun.speculation.referee.budget import ProposedTree, RowBudget
@@ -59,7 +59,7 @@ class GuessedTree:
         self._horizon = horizon or verify_width
         self._keeps_subtree = keeps_subtree
         self._lookup = LookupChain(num_tokens=min(2 * verify_width, self._horizon) - 1) if policy.looks_up else None
-        self._guesses = CalibratedGuesses() if calibrates else None
+        self._guesses = CalibratedGuesses() if calibrates and not policy.is_chain else None
         self._foresees = foresees
         self._foresight: Foresight | None = None
         self._known: dict[Hashable, Foresight] = {}  # least recently used first
@@ -115,6 +115,18 @@ class GuessedTree:
         for node, tokens, values in zip(batch, token_ids, log_probs, strict=True):
             self._add_children_of(node, tokens, values, budget)
 
+    def add_link(
+        self, node: int, token_ids: Sequence[int], log_probs: Sequence[float], confidence: float, *, is_greedy: bool
+    ) -> None:
+        """Add the next place of a chain: the draft's guesses below its last node, likeliest first.
+
+        Args:
+            confidence: the draft's probability of the first guess, unshaped.
+        """
+        number = num_candidates(confidence, is_greedy=is_greedy)
+        goes_on = confidence >= self.policy.min_confidence
+        self._growth.add_children(node, token_ids[:number], log_probs[:number], num_open=int(goes_on))
+
     def _add_children_of(
         self, node: int, token_ids: Sequence[int], log_probs: Sequence[float], budget: RowBudget | None
     ) -> None:
@@ -156,7 +168,7 @@ class GuessedTree:
             horizon=self._horizon,
             draft_width=self.draft_width,
             min_mass=self.policy.min_mass,
-            min_confidence=self.policy.min_confidence,
+            min_confidence=0.0 if self.policy.is_chain else self.policy.min_confidence,
         )
 
     def _hang_lookup(self) -> None:

@@ -260,4 +260,5 @@ class GenerationStream:
             num_predicted_rejected=self._num_predicted - self._num_foretold,
             rounds_by=dict(Counter(item.drafted_by for item in self._stats if item.drafted_by).most_common()),
             speedup=self._speedup,
+            skips=next((item.skips for item in reversed(self._stats) if item.skips is not None), None),
         )

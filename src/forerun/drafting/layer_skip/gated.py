@@ -76,7 +76,7 @@ class GatedStrategy(Strategy):
         self._challenger = self._pool.in_use
         self._num_rows = self._judged_at = self._found_at = 0.0
         self._num_made = self._num_found = 0
-        self.is_open = True  # not yet converged
+        self.is_searching = True  # not yet converged
         self.num_reopened = 0  # number of detected changes of text
         self._opened_at = self._gained_at = 0  # in evaluations
         self._num_changes = 0  # changes of any input of `is_worth_it`
@@ -92,10 +92,15 @@ class GatedStrategy(Strategy):
 
     @property
     def share(self) -> float:
-        return 1.0 if self.is_open or any(member.num_due for member in self._pool) else SETTLED_SHARE
+        return 1.0 if self.is_searching or any(member.num_due for member in self._pool) else SETTLED_SHARE
 
     @property
-    def num_evaluations(self) -> int:
+    def matchness(self) -> float | None:
+        seen = self._pool.in_use.seen
+        return seen.num_hits / seen.num_rows if seen.num_rows else None
+
+    @property
+    def num_scored(self) -> int:
         """Windows of 32 rows scored so far."""
         return int(self._num_rows) // ROWS_PER_EVALUATION
 
@@ -227,7 +232,7 @@ class GatedStrategy(Strategy):
         search if it has converged."""
         pool = self._pool
         context = self._context
-        num_evaluations = self.num_evaluations
+        num_scored = self.num_scored
         pool.forget(AGEING * (self._num_rows - self._judged_at) / ROWS_PER_EVALUATION)
         self._judged_at = self._num_rows
         pool.refresh()
@@ -238,12 +243,10 @@ class GatedStrategy(Strategy):
         if challenger is not pool.in_use and is_faster and pool.in_use.num_rows >= COMPARABLE_ROWS:
             pool.in_use = challenger
             if pool.speed(challenger, context) / speed >= GAIN:
-                self._gained_at = num_evaluations
+                self._gained_at = num_scored
             self._follow_pool()
-        if self.is_open and (
-            num_evaluations - self._gained_at >= STABLE or num_evaluations - self._opened_at >= LONGEST
-        ):
-            self.is_open = False
+        if self.is_searching and (num_scored - self._gained_at >= STABLE or num_scored - self._opened_at >= LONGEST):
+            self.is_searching = False
             pool.keep()
 
     def _follow_pool(self) -> None:
@@ -260,9 +263,9 @@ class GatedStrategy(Strategy):
 
     def _reopen(self) -> None:
         """Handle a change of text: discount most of the evidence and score all sets of the pool again."""
-        self.is_open = True
+        self.is_searching = True
         self.num_reopened = self.num_reopened + 1
-        self._opened_at = self._gained_at = self.num_evaluations
+        self._opened_at = self._gained_at = self.num_scored
         self._pool.keep()
         self._pool.forget(1.0)
         self._model.forget(FORGOTTEN)

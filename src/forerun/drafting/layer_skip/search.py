@@ -31,6 +31,17 @@ class Strategy(Protocol):
 
     skipped: SkipSet
     is_shaped: bool = True
+    is_searching: bool = False  # better sets are still looked for
+
+    @property
+    def num_scored(self) -> int:
+        """Candidates scored so far, see `SkipReport`."""
+        return 0
+
+    @property
+    def matchness(self) -> float | None:
+        """Share of the known tokens over which the set in use was scored that it guessed; None: it was not scored."""
+        return None
 
     @property
     def share(self) -> float:

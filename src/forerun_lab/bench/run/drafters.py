@@ -53,6 +53,7 @@ class DrafterContestant:
             emitted_at_s=tuple(emitted_at_s),
             num_near_ties=result.stats.num_near_ties,
             rounds=columns_of(stats),
+            skips=result.stats.skips,
         )
 
     def forget(self) -> None:

@@ -62,6 +62,7 @@ class RunRequest:
     out: Path
     cache: Path
     data_folder: Path | None = None
+    task_after_task: bool = False
     urls: Mapping[str, str] = field(default_factory=dict)
     commands: Mapping[str, str] = field(default_factory=dict)
     command: str = ""
