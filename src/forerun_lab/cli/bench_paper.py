@@ -236,7 +236,7 @@ def play_swiftspec(request: "PaperRequest") -> Report:
 
 
 def project_published(request: "PaperRequest", pair: "Pair", machine: "Machine") -> list["Section"]:
-    """The same for synthetic pairs that accept as much as the paper's only length, of one of its pairs: for that pair in
+    """The same for synthetic pairs that accept as much as the paper's only length, of one of its pairs: for it in
     both readings of the length."""
     from forerun_lab.papers import play, report
     from forerun_lab.planner.swiftspec import READINGS, profile_of

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 from forerun.checkpoints.short_names.catalogue import find_named
 from forerun.cli.declare import option, output, with_flags_of, with_options
 from forerun.cli.failures import find_draft_model, find_model, say
-from forerun.cli.options import SHOWN
+from forerun.cli.options import SHOWN, engine_config
 from forerun.cli.progress import progress
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import BUILTIN_TARGET
