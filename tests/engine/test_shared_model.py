@@ -91,16 +91,15 @@ SELF_DRAFTERS = {
 }
 
 
-def drafted_by_itself(num_ranks: int, name: str, prompts: list[str]) -> tuple[list[str], SkipSet]:
-    """The texts, greedy and drawn, and the set in use after them. The gated search follows the clock, so its sets are
+def drafted_by_itself(num_ranks: int, name: str) -> tuple[list[str], SkipSet]:
+    """Texts, greedy and drawn, and the set in use after them. The gated search follows the clock, so its sets are
     compared in `test_self_drafting`."""
     with engine(num_ranks, SELF_DRAFTERS[name], "float32", max_length=256) as one:
         found = []
-        for number, prompt in enumerate(prompts):
-            for params in (LONG, replace(LONG, temperature=0.9, top_p=0.9, seed=number)):
-                result = one.generate(prompt, params)
-                assert result.stats.num_accepted > 0
-                found.append(result.text)
+        for params in (LONG, replace(LONG, temperature=0.9, top_p=0.9, seed=5)):
+            result = one.generate(PROMPT, params)
+            assert result.stats.num_accepted > 0
+            found.append(result.text)
         own = one.drafting.held["layer_skip"]
         assert isinstance(own, LayerSkipDrafter)
         return found, frozenset() if name == "gated" else own.search.strategy.skipped
@@ -109,16 +108,7 @@ def drafted_by_itself(num_ranks: int, name: str, prompts: list[str]) -> tuple[li
 @NATIVE
 @pytest.mark.parametrize(("name", "num_ranks"), in_turn(["paper", "gated", "off"], [2, 3], 1))
 def test_a_target_shared_by_processes_drafts_for_itself(name: str, num_ranks: int) -> None:
-    assert drafted_by_itself(num_ranks, name, [PROMPT]) == drafted_by_itself(1, name, [PROMPT])
-
-
-@NATIVE
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SELF_DRAFTERS)
-def test_many_texts_of_targets_that_draft_for_themselves(name: str) -> None:
-    prompts = [f"{PROMPT} {number}\n" for number in range(16)]
-    alone = drafted_by_itself(1, name, prompts)
-    assert all(drafted_by_itself(num_ranks, name, prompts) == alone for num_ranks in (2, 3))
+    assert drafted_by_itself(num_ranks, name) == drafted_by_itself(1, name)
 
 
 @NATIVE

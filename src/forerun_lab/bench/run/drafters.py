@@ -12,7 +12,7 @@ from forerun.core.errors import ConfigError
 from forerun.core.pace import read_device
 from forerun.core.steps import RoundNumbers, StepStats
 from forerun.engine.engine import Engine
-from forerun.engine.placement import CorePlacement
+from forerun.engine.threads_and_cores import CorePlacement
 from forerun_lab.bench.records.answers import RoundColumns, Turn
 
 
