@@ -99,7 +99,7 @@ class SwiftStrategy(Strategy):
             self._point = tuple(np.isin(np.arange(len(self._items)), chosen).astype(float).tolist())
         return [frozenset(self._items[item] for item in chosen)]
 
-    def observe(self, skipped: SkipSet, num_hits: float, num_rows: float, *, is_draft: bool = False) -> None:
+    def told(self, skipped: SkipSet, num_hits: float, num_rows: float, *, is_draft: bool = False) -> None:
         if is_draft:
             return
         config = self._config
