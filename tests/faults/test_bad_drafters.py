@@ -23,7 +23,7 @@ from tests.tiny import decode_rounds, plain_spec, random_weights, tiny_runner
 SPEC = plain_spec()
 PROMPT = [3, 1, 4, 1, 5]
 PARAMS = [SamplingParams(), SamplingParams(temperature=1.0)]
-HANG_S = 150.0
+HANG_S = 60.0
 SCRIPT = Path(__file__).with_name("bad_worker.py")
 
 

@@ -109,16 +109,15 @@ class Pair:
 
     def require_text_of_torch(self, params: SamplingParams) -> None:
         """Rounds on the device write what plain decoding by torch's reference kernels does."""
+        plain = tiny_runner(self.spec, self.weights, backend=REFERENCE, capacity=CAPACITY, device=self.device)
+        expected = decode_ids(plain, Drafters(), PROMPT, params, seed=7, num_tokens=10)
         found = self.write(self.decoder(tree()), PROMPT, params, 7, 10)
-        assert found == self.plain(PROMPT, params, 7, 10)
+        assert found == expected
         assert len(set(found)) > 3, "a text of few different tokens proves little"
 
     def plain(self, prompt: Sequence[int], params: SamplingParams, seed: int, num_tokens: int) -> list[int]:
-        """What the model writes by itself, by the host's loop, with torch's reference kernels.
-
-        They are quicker than Triton's in its interpreter.
-        """
-        runner = tiny_runner(self.spec, self.weights, backend=REFERENCE, capacity=CAPACITY, device=self.device)
+        """What the model writes by itself, by the host's loop."""
+        runner = runner_of(self.spec, self.weights, self.device)
         return decode_ids(runner, Drafters(), prompt, params, seed=seed, num_tokens=num_tokens)
 
     def rounds(
