@@ -86,6 +86,7 @@ def test_help_loads_nothing_heavy(loaded: dict[tuple[str, ...], set[str]]) -> No
 
 def test_a_command_that_serves_loads_nothing_of_the_lab(loaded: dict[tuple[str, ...], set[str]]) -> None:
     assert LAB not in loaded[GENERATE]
+    assert "torch" in loaded[GENERATE]
     assert LAB in loaded["plan", "--help"]
 
 

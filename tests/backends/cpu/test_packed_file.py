@@ -3,7 +3,6 @@
 import json
 import logging
 import os
-import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -228,6 +227,7 @@ def test_a_place_that_takes_no_file_is_said_once(
 
 def test_what_cannot_be_written_is_packed_in_memory(model: Path, tmp_path: Path) -> None:
     """A limit on the size of files fails as a full disk does: in the middle of a linear."""
+    resource = pytest.importorskip("resource")
     expected = pack_all(model, None)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     for name, limit in (("room", 2 << 20), ("full", sum(map(len, expected)) // 2)):  # what the file may grow to
