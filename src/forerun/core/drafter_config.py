@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, TypeAlias, cast, get_args
 
 from forerun.core.errors import require
 from forerun.core.field_types import read_fields, setting, settings
@@ -17,6 +17,8 @@ MAX_MATCH: Final = 5  # tokens at the end of the text that prompt lookup tries t
 MOST_CHILDREN: Final = 16  # of an expanded node: the kernels find the top 16 continuations of a token
 MAX_RANKS: Final = 64  # ranks that share one model; more were never tested
 LayerSearch = Literal["gated", "paper", "off"]
+# What parallel drafting adds to the scheme of SwiftSpec's paper, see drafting/policies.
+Addition = Literal["send_ahead", "lookup", "calibration", "foresight", "repairs", "noise"]
 
 # The draft models of this package by the fingerprint of the vocabulary that they draft for, see text/vocabulary: a
 # target is the same in a folder, in a GGUF file and under any name, and the draft also fits fine-tuned versions of it.
@@ -216,6 +218,8 @@ class Parallel:
         num_threads: CPU threads of the process, or of each rank; None: one.
         address: "host:port" of a `forerun worker --listen` to use, instead of starting a process.
         key_file: the key shared with that worker; optional on this host.
+        without: additions to the paper's scheme that are left out; with all of them left out, it is the paper's scheme.
+            They change the speed, and no text.
     """
 
     draft: DraftModel | LayerSkip = field(default_factory=DraftModel)
@@ -227,6 +231,11 @@ class Parallel:
         None, "--drafter-address", help="HOST:PORT of a forerun worker that drafts in parallel."
     )
     key_file: str | None = setting(None, "--key-file", help="File with the key shared with that worker.")
+    without: tuple[Addition, ...] = setting(
+        (),
+        "--without",
+        help=f"Leave out an addition to the paper's parallel drafting: {', '.join(get_args(Addition))}; repeatable.",
+    )
 
     def __post_init__(self) -> None:
         read_fields(self)
@@ -267,9 +276,16 @@ def paper_layer_skip() -> LayerSkip:
     return LayerSkip(search="paper", verify_width=32, depth=25, adaptive=False)
 
 
+def paper_parallel(draft: str = BUILTIN_DRAFT) -> Parallel:
+    """SwiftSpec with the settings of its paper and nothing else: 8 rows, 8 nodes a draft pass, and no addition."""
+    shape = DraftModel(model=draft, verify_width=8, draft_width=8, adaptive=False)
+    return Parallel(draft=shape, without=get_args(Addition))
+
+
 NamedConfig: TypeAlias = NoDrafter | DraftModel | Parallel | PromptLookup | TokenRecycling | LayerSkip | Automatic
 DrafterConfig: TypeAlias = NamedConfig | DraftHead  # a head has no name: it is found by its files
 DrafterName = Literal["none", "auto", "draft_model", "prompt_lookup", "recycling", "parallel", "layer_skip"]
+PaperName = Literal["layer_skip_paper", "parallel_paper"]  # drafters with the settings of their papers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

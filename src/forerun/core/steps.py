@@ -1,9 +1,9 @@
 """The results of the decode loop, used by the stream, the metrics and every report."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 PREDICTION: Final = "prediction"  # the source of tokens from the user's prediction
 PLAIN: Final = "none"  # the drafter of a round without a proposal
@@ -108,18 +108,39 @@ class DraftedTree:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepStats:
-    """One round in numbers.
+class RoundNumbers:
+    """One round in numbers, in the form that every output has: the stream's `StepStats`, the lines of `--json-lines`,
+    the rounds of a timeline, and the records of `forerun bench run`, where each is a column.
 
     Args:
         num_drafted: nodes of the proposal, without the root.
         num_verified: rows of the target's forward, root included.
         num_accepted: accepted nodes, without the bonus token.
-        num_near_ties: emitted tokens whose score exceeds the next one by less than the numerical noise of this dtype.
         draft_s: seconds until the proposal was ready.
         verify_s: seconds of the target's pass and of sampling.
-        was_hit: whether the bonus token was a node of the drafter's own tree, outside the proposal.
         wait_s: the part of draft_s in which this process waited for another one.
+        was_hit: whether the bonus token was a node of the drafter's own tree, outside the proposal.
+    """
+
+    num_drafted: int
+    num_verified: int
+    num_accepted: int
+    draft_s: float
+    verify_s: float
+    wait_s: float = 0.0
+    was_hit: bool
+
+    def numbers(self) -> dict[str, Any]:
+        """The numbers by their names."""
+        return {field.name: getattr(self, field.name) for field in fields(RoundNumbers)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepStats(RoundNumbers):
+    """A round: its numbers, and more.
+
+    Args:
+        num_near_ties: emitted tokens whose score exceeds the next one by less than the numerical noise of this dtype.
         drafter: the drafter's state when it proposed.
         spans: the work of target and drafter in this round, as far as it is known.
         tree: None if nothing was drafted, or the tree exists only on a GPU.
@@ -127,14 +148,7 @@ class StepStats:
             followed; otherwise empty if the engine has only one drafter.
     """
 
-    num_drafted: int
-    num_verified: int
-    num_accepted: int
     num_near_ties: int
-    draft_s: float
-    verify_s: float
-    was_hit: bool
-    wait_s: float = 0.0
     drafter: DrafterState = DrafterState.READY
     spans: tuple[Span, ...] = ()
     tree: DraftedTree | None = None

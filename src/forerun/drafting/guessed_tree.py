@@ -69,7 +69,7 @@ class GuessedTree:
         """The live tree; node 0 is the last committed token."""
         return self._growth.tree
 
-    def begin(self, prompt_ids: Sequence[int], noise: KeyedNoise | None = None, kind: Hashable = None) -> None:
+    def reset(self, prompt_ids: Sequence[int], noise: KeyedNoise | None = None, kind: Hashable = None) -> None:
         """Start a request; the last prompt token is the root.
 
         Args:
@@ -78,11 +78,11 @@ class GuessedTree:
         """
         if self._foresees:
             self._foresight = self._known[kind] = self._known.pop(kind) if kind in self._known else Foresight()
-            self._foresight.begin(prompt_ids, noise)
+            self._foresight.reset(prompt_ids, noise)
             if len(self._known) > MOST_KINDS:
                 del self._known[next(iter(self._known))]
         if self._lookup is not None:
-            self._lookup.begin(prompt_ids)
+            self._lookup.read_prompt(prompt_ids)
         self._plant(prompt_ids[-1])
         self._hang_lookup()
 
@@ -111,7 +111,7 @@ class GuessedTree:
             budget: learns how likely children are.
         """
         if self._foresight is not None:
-            self._foresight.learn(self.tree, batch, token_ids, log_probs)
+            self._foresight.told(self.tree, batch, token_ids, log_probs)
         for node, tokens, values in zip(batch, token_ids, log_probs, strict=True):
             self._add_children_of(node, tokens, values, budget)
 
@@ -130,7 +130,7 @@ class GuessedTree:
         nodes = self.tree.descend(token_ids)
         is_hit = len(nodes) == len(token_ids)
         if self._guesses is not None:
-            self._guesses.learn(self.tree, [0, *nodes], token_ids)
+            self._guesses.told(self.tree, [0, *nodes], token_ids)
         if self._lookup is not None:
             self._lookup.accept(token_ids)
         if self._foresight is not None:

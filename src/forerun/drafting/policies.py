@@ -1,10 +1,11 @@
 """Policies of the drafters beyond their settings, one object each, which experiments can replace."""
 
 import itertools
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from forerun.core.drafter_config import MOST_CHILDREN, DrafterConfig, LayerSkip, Parallel, require_shape
+from forerun.core.drafter_config import MOST_CHILDREN, Addition, DrafterConfig, LayerSkip, Parallel, require_shape
 from forerun.core.errors import require
 from forerun.core.model_spec import ModelSpec
 
@@ -139,7 +140,26 @@ class Policies:
         """The default policies of a drafter; those of the SWIFT paper if the config selects the paper's search."""
         draft = config.draft if isinstance(config, Parallel) else config
         is_paper = isinstance(draft, LayerSkip) and draft.search == "paper"
-        return cls(tree=PAPER_TREE) if is_paper else BEST
+        best = cls(tree=PAPER_TREE) if is_paper else BEST
+        return best.without(config.without) if isinstance(config, Parallel) else best
+
+    def without(self, left_out: Collection[Addition]) -> "Policies":
+        """The same without some additions to the paper's parallel drafting."""
+        looks_up = "lookup" not in left_out
+        tree = replace(
+            self.tree,
+            looks_up=self.tree.looks_up and looks_up,
+            knows_noise=self.tree.knows_noise and "noise" not in left_out,
+        )
+        remote = replace(
+            self.remote,
+            sends_ahead="send_ahead" not in left_out,
+            looks_up=looks_up,
+            calibrates="calibration" not in left_out,
+            foresees="foresight" not in left_out,
+            max_repairs=1 if "repairs" in left_out else self.remote.max_repairs,
+        )
+        return replace(self, tree=tree, remote=remote)
 
 
 BEST = Policies()

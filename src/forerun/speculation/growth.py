@@ -221,7 +221,7 @@ class CalibratedGuesses:
                 self._cells[child] = cell_of[tree.token_ids[child]]
         return values
 
-    def learn(self, tree: TokenTree, visited: Sequence[int], token_ids: Sequence[int]) -> None:
+    def told(self, tree: TokenTree, visited: Sequence[int], token_ids: Sequence[int]) -> None:
         """Count for every node that the text has passed which of its guesses was right."""
         for node, token_id in zip(visited, token_ids, strict=False):
             for guess, child in tree.children(node).items():

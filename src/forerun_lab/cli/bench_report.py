@@ -53,7 +53,7 @@ def report(
     summary = summarise(out, baseline=baseline)
     print_wide(draw(summary))
     if plan is not None:
-        show_reached(plan, speeds_of(summary, "parallel"))
+        show_reached(plan, speeds_of(summary, parallel_in(summary)))
     if json_file is not None:
         _write_file(json_file, summary.to_json())
     if markdown is not None:
@@ -86,6 +86,19 @@ def compare(
         raise ConfigError("the runs have too few prompts in common: measure at least five in both")
     unknown = f"; {found.num_unknown} have too few prompts in common" if found.num_unknown else ""
     print(f"not slower beyond noise: {num_known} rows{unknown}")
+
+
+def parallel_in(summary: "Summary") -> str:
+    """The contestant that drafts in parallel; of several, the first.
+
+    Raises:
+        ConfigError: several have settings of their own, and none has not.
+    """
+    kinds = {name: entry.get("drafter") for name, entry in summary.about.get("contestants", {}).items()}
+    found = [name for name in summary.contestants if name == "parallel" or kinds.get(name) == "parallel"]
+    if len(found) > 1 and "parallel" not in found:
+        raise ConfigError(f"--plan is compared with one parallel drafter, the run has {', '.join(found)}")
+    return "parallel" if "parallel" in found or not found else found[0]
 
 
 def speeds_of(summary: "Summary", contestant: str) -> dict[float, float]:

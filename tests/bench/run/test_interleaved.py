@@ -9,7 +9,7 @@ import pytest
 from forerun import SamplingParams
 from forerun_lab.bench.records.answers import Match, Turn
 from forerun_lab.bench.run import interleaved as module
-from forerun_lab.bench.run.drafters import NONE
+from forerun_lab.bench.run.entrants import NONE
 from forerun_lab.bench.run.interleaved import WARM_UP_TOKENS, warm_up
 from tests.bench.players import (
     NUM_TOKENS,

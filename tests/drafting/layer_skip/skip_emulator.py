@@ -145,7 +145,7 @@ def score(search: GatedStrategy, emulator: Emulator, rng: np.random.Generator, u
     """Four candidates a round, at so many rows each, until so many evaluations are done."""
     while search.num_evaluations < until:
         for skipped in search.propose(4, CONTEXT):
-            search.observe(skipped, emulator.score(skipped, num_rows, rng), num_rows)
+            search.told(skipped, emulator.score(skipped, num_rows, rng), num_rows)
 
 
 def random_set(rng: np.random.Generator, num_skipped: int = NUM_SKIPPED) -> SkipSet:

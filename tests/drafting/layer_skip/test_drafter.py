@@ -15,13 +15,13 @@ from tests.drafting.layer_skip.playing import (
     PROMPT,
     SAMPLED,
     SKIP_SETS,
-    begin,
     drafter_on,
     ids_of,
     num_accepted,
     num_drafted,
     plain_ids,
     play,
+    start_request,
     target_for,
     weights_of,
 )
@@ -114,8 +114,8 @@ def test_two_texts_written_by_turns_are_those_written_alone(search: str, params:
     target, drafter = pair(config)
     other_target = target_for(layer_skip(**CHAIN), others)
     other_drafter = drafter_on(other_target, layer_skip(**CHAIN, seed=5), skipped=SKIP_SETS["only MLPs"])
-    running = begin(target, drafter, PROMPT, params, seed=7, num_tokens=60)
-    other = begin(other_target, other_drafter, [2, 7], params, seed=8, num_tokens=60)
+    running = start_request(target, drafter, PROMPT, params, seed=7, num_tokens=60)
+    other = start_request(other_target, other_drafter, [2, 7], params, seed=8, num_tokens=60)
     texts: tuple[list[int], list[int]] = ([], [])
     for _ in range(30):
         for text, rounds in zip(texts, (running, other), strict=True):
@@ -146,7 +146,7 @@ def test_a_set_that_was_found_outlives_its_request_and_what_it_was_scored_on_doe
     assert num_scored > 0
     prompt_ids = [*PROMPT, *range(20, 29)]
     starts.clear()
-    running = begin(target, drafter, prompt_ids, GREEDY, seed=7, num_tokens=30)
+    running = start_request(target, drafter, prompt_ids, GREEDY, seed=7, num_tokens=30)
     assert (drafter.search, drafter.search.strategy.skipped) == (search, found)
     assert strategy.num_evaluations == num_scored
     list(running)

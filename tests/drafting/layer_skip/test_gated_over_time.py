@@ -44,7 +44,7 @@ def evaluate(search: GatedStrategy, gain_after: int) -> Iterator[None]:
     while True:
         for number, skipped in enumerate(sets):
             is_better = number == 1 and search.num_evaluations >= gain_after
-            search.observe(skipped, 32 if is_better else 24, 32)
+            search.told(skipped, 32 if is_better else 24, 32)
             yield
 
 
@@ -59,10 +59,10 @@ def test_a_search_settles_when_nothing_has_gained_for_long() -> None:
 
 def one_round(search: GatedStrategy, emulator: Emulator, rng: np.random.Generator) -> None:
     """As in an engine: three tokens are drafted, and four candidates scored at four rows if the search wants it."""
-    search.observe(search.skipped, emulator.score(search.skipped, 3, rng), 3, is_draft=True)
+    search.told(search.skipped, emulator.score(search.skipped, 3, rng), 3, is_draft=True)
     if rng.random() < search.share:
         for skipped in search.propose(4, CONTEXT):
-            search.observe(skipped, emulator.score(skipped, 4, rng), 4)
+            search.told(skipped, emulator.score(skipped, 4, rng), 4)
 
 
 def speed_in_use(search: GatedStrategy, emulator: Emulator) -> float:

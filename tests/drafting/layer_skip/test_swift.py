@@ -28,7 +28,7 @@ def run(search: SwiftStrategy, num_steps: int) -> list[SkipSet]:
 def score_next(search: SwiftStrategy, score: float | Callable[[SkipSet], float]) -> SkipSet:
     """The next candidate, which gets this score."""
     (candidate,) = search.propose(1, 0)
-    search.observe(candidate, score if isinstance(score, float) else score(candidate), 1)
+    search.told(candidate, score if isinstance(score, float) else score(candidate), 1)
     return candidate
 
 
@@ -103,5 +103,5 @@ def test_a_search_ends_after_more_steps_without_gain_than_its_patience() -> None
 def test_guesses_of_drafts_and_candidates_that_got_no_score_count_for_nothing() -> None:
     search = SwiftStrategy(NUM_LAYERS)
     search.propose(1, 0)
-    search.observe(search.skipped, 1, 1, is_draft=True)
+    search.told(search.skipped, 1, 1, is_draft=True)
     assert (search.best_score, search.num_steps) == (0.0, 0)

@@ -112,8 +112,8 @@ class LayerSkipDrafter(Drafter, HasCosts, RidesAlong, SearchesFirst):
     def begin(
         self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None, owner: str = ""
     ) -> None:
-        self._draft.begin(prompt_ids, params, noise)
-        self.search.begin(len(prompt_ids))
+        self._draft.reset(prompt_ids, params, noise)
+        self.search.start_request(len(prompt_ids))
         self._root = prompt_ids[-1]
 
     @property
@@ -130,11 +130,11 @@ class LayerSkipDrafter(Drafter, HasCosts, RidesAlong, SearchesFirst):
 
     def prepare(self) -> None:
         if self.search.wants_pass:
-            self._draft.tell()
+            self._draft.apply_told()
             self.search.run_pass(self._draft)
 
     def propose(self, budget: RowBudget) -> ProposedTree:
-        self._draft.tell()
+        self._draft.apply_told()
         grows = self.search.strategy.may_pay(self._draft.num_tokens)
         if not grows and not self._looks_up:
             return ProposedTree(tree=TokenTree(self._root))
@@ -144,14 +144,14 @@ class LayerSkipDrafter(Drafter, HasCosts, RidesAlong, SearchesFirst):
         return self._guessed.proposal()
 
     def extend(self, inputs: ForwardInput) -> ForwardInput:
-        self._draft.tell()
+        self._draft.apply_told()
         return self.search.extend(inputs, self._draft)
 
-    def observe(self, logits_EV: Tensor) -> None:
-        self.search.observe(logits_EV, self._draft)
+    def told_logits(self, logits_EV: Tensor) -> None:
+        self.search.told_logits(logits_EV, self._draft)
 
     def told(self, outcome: DraftOutcome) -> DraftReport:
-        self._draft.note(outcome.tokens)
+        self._draft.told(outcome.tokens)
         self._root = outcome.tokens[-1]
         self.search.take_time(outcome.seconds)
         if not outcome.is_own:
@@ -159,8 +159,8 @@ class LayerSkipDrafter(Drafter, HasCosts, RidesAlong, SearchesFirst):
         draft = self._draft
         if draft.first_guess is not None:
             is_hit = draft.first_guess == outcome.tokens[0]
-            self.search.strategy.observe(draft.skipped, is_hit, 1, is_draft=True)
-        return DraftReport(was_hit=draft.tell())
+            self.search.strategy.told(draft.skipped, is_hit, 1, is_draft=True)
+        return DraftReport(was_hit=draft.apply_told())
 
     def _first_strategy(self) -> Strategy:
         config = self._config

@@ -99,7 +99,7 @@ class GatedStrategy(Strategy):
         """Windows of 32 rows scored so far."""
         return int(self._num_rows) // ROWS_PER_EVALUATION
 
-    def begin(self) -> None:
+    def start_request(self) -> None:
         """Start a request: score the best sets of the pool first, since another one may suit the new text better."""
         for member in self._pool.ranked(self._context, 0.0)[:REQUEST_SETS]:
             member.num_due = max(member.num_due, REQUEST_ROWS)
@@ -121,7 +121,7 @@ class GatedStrategy(Strategy):
             chosen[self._random() if candidate in chosen else candidate] = None
         return list(chosen)
 
-    def observe(self, skipped: SkipSet, num_hits: float, num_rows: float, *, is_draft: bool = False) -> None:
+    def told(self, skipped: SkipSet, num_hits: float, num_rows: float, *, is_draft: bool = False) -> None:
         if num_rows <= 0:
             return
         self._num_changes += 1
@@ -129,9 +129,9 @@ class GatedStrategy(Strategy):
         if not is_draft:
             self._record_scores(skipped, member, num_hits, num_rows)
         if member is self._pool.in_use:
-            self._recent.record(num_hits, num_rows)
+            self._recent.told(num_hits, num_rows)
             detector = self._of_drafts if is_draft else self._of_scores
-            detector.record(num_hits, num_rows)
+            detector.told(num_hits, num_rows)
             if detector.has_fallen():
                 self._reopen()
         if self._num_rows >= self._judged_at + JUDGED_EVERY:
@@ -217,10 +217,10 @@ class GatedStrategy(Strategy):
     def _record_scores(self, skipped: SkipSet, member: PooledSet | None, num_hits: float, num_rows: float) -> None:
         seen = 0.0 if member is None else member.num_rows
         weight = ROWS_ALIKE**2 / ((ROWS_ALIKE + seen) * (ROWS_ALIKE + seen + num_rows))
-        self._model.record(skipped, num_hits, num_rows, weight)
+        self._model.told(skipped, num_hits, num_rows, weight)
         self._num_rows += num_rows
         if member is not None:
-            member.record(num_hits, num_rows)
+            member.told(num_hits, num_rows)
 
     def _judge(self) -> None:
         """Switch to the challenger if both sets have enough rows and it is faster by a pessimistic estimate. Close the

@@ -85,7 +85,7 @@ class SwiftStrategy(Strategy):
             chosen = self._random.choice(len(self._items), self._num_skipped, replace=False)
         return [frozenset(self._items[item] for item in chosen)]
 
-    def observe(self, skipped: SkipSet, num_hits: float, num_rows: float, *, is_draft: bool = False) -> None:
+    def told(self, skipped: SkipSet, num_hits: float, num_rows: float, *, is_draft: bool = False) -> None:
         if is_draft:
             return
         score = num_hits / num_rows

@@ -19,9 +19,9 @@ export class Inspector {
   #isFollowing = true;
   #timer = 0;
   #parts = null;
-  #opener = null; // what had the focus, and gets it back
+  #opener = null; // the element that had the focus before, and gets it back
 
-  /** Show a recording's rounds as they come, from now on. */
+  /** Follow a recording: show its rounds as they arrive. */
   follow(recording, drafter = "") {
     this.#drafter = drafter;
     this.#rounds = recording.rounds;
@@ -30,14 +30,14 @@ export class Inspector {
     this.#later();
   }
 
-  /** More rounds may have come. */
+  /** Draw again if more rounds have arrived. */
   grow(recording) {
     if (this.#rounds !== recording.rounds) return;
     if (this.#isFollowing) this.#at = Math.max(0, this.#rounds.length - 1);
     this.#later();
   }
 
-  /** Show round `at` of `rounds`; null is the one that accepted most. */
+  /** Show round `at` of `rounds`; null means the round that accepted most tokens. */
   open(rounds, at = null, drafter = "") {
     this.#drafter = drafter;
     at ??= rounds.reduce((best, round, i) => (numAccepted(round) > numAccepted(rounds[best]) ? i : best), 0);

@@ -9,10 +9,7 @@ from forerun.core.config import SamplingParams
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundColumns:
-    """Data on rounds, which only our drafters report: columns of equal length, an entry per round.
-
-    num_drafted leaves out the root, num_verified counts it, num_accepted leaves out the bonus token.
-    """
+    """The `RoundNumbers` of rounds, which only our drafters report: columns of equal length, an entry per round."""
 
     num_drafted: tuple[int, ...]
     num_verified: tuple[int, ...]

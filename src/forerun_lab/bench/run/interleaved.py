@@ -14,7 +14,8 @@ from forerun_lab.bench.data.questions import Question
 from forerun_lab.bench.records.answers import Contestant, Match, Record, Turn
 from forerun_lab.bench.records.run_folder import RunFolder
 from forerun_lab.bench.records.run_plan import RunPlan
-from forerun_lab.bench.run.drafters import NONE, DrafterContestant
+from forerun_lab.bench.run.drafters import DrafterContestant
+from forerun_lab.bench.run.entrants import NONE
 
 PAUSE_S: Final = 0.02  # lets the last contestant's threads stop spinning
 WARM_UP_TOKENS: Final = 32
