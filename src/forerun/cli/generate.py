@@ -58,7 +58,7 @@ def generate(
     with logs.speaking(), open_engine(config, is_traced=timeline is not None) as engine:
         params = settle(sampling, engine.default_sampling)
         note_all(config=config, params=params)
-        make_show, end = form.begin(engine)
+        make_show, end = form.start_display(engine)
         show = make_show()
 
         def show_and_keep(step: DecodeStep) -> None:

@@ -48,14 +48,9 @@ def engine_config(options: object, **fixed: Any) -> EngineConfig:
     """The engine that the flags of a command ask for.
 
     Args:
-        options: a group of options `with_flags_of(EngineConfig)`.
+        options: a group of options `with_flags_of(EngineConfig)`. --dtype int8, an older form, means --weights int8.
         fixed: settings without a flag in this group, such as target and drafter.
     """
-    return EngineConfig(**fixed | engine_settings(options))
-
-
-def engine_settings(options: object) -> dict[str, Any]:
-    """The settings of an engine whose flags were given. --dtype int8, an older form, means --weights int8."""
     given = given_settings(EngineConfig, options)
     if given.get("dtype") in QUANTISED:
         rounded = given.pop("dtype")
@@ -67,7 +62,7 @@ def engine_settings(options: object) -> dict[str, Any]:
         given["chat_template_kwargs"] = read_object(
             given["chat_template_kwargs"], flag="--chat-template-kwargs", example='{"enable_thinking": false}'
         )
-    return given
+    return EngineConfig(**fixed | given)
 
 
 @with_flags_of(EngineConfig, panel="Model and machine", shown=SHOWN)

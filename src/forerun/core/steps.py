@@ -108,6 +108,28 @@ class DraftedTree:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SkipReport:
+    """The sublayers that a self-drafting target skips, and the search for them, at one moment; it serves all requests.
+
+    Args:
+        is_searching: better sets are still looked for; False: the search is done, or there is none.
+        attention, mlp: the layers whose attention or MLP drafts skip now, ascending.
+        matchness: share of the known tokens over which this set was scored that it guessed; None: it was not scored.
+        hit_rate: share of the drafts with this set whose first token was right; None: nothing was drafted with it.
+        num_scored: candidates scored; with the search "gated", windows of 32 tokens.
+        search_s: seconds that the search has taken since the engine was opened.
+    """
+
+    is_searching: bool
+    attention: tuple[int, ...]
+    mlp: tuple[int, ...]
+    matchness: float | None
+    hit_rate: float | None
+    num_scored: int
+    search_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RoundNumbers:
     """One round in numbers, in the form that every output has: the stream's `StepStats`, the lines of `--json-lines`,
     the rounds of a timeline, and the records of `forerun bench run`, where each is a column.
@@ -146,6 +168,8 @@ class StepStats(RoundNumbers):
         tree: None if nothing was drafted, or the tree exists only on a GPU.
         drafted_by: with several drafters, the one that proposed, or "none"; "prediction" if the user's prediction was
             followed; otherwise empty if the engine has only one drafter.
+        skips: the sublayers that drafts skip and the search for them, after this round; None: no drafter of this
+            process skips any.
     """
 
     num_near_ties: int
@@ -153,6 +177,7 @@ class StepStats(RoundNumbers):
     spans: tuple[Span, ...] = ()
     tree: DraftedTree | None = None
     drafted_by: str = ""
+    skips: SkipReport | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,6 +258,7 @@ class GenerationStats:
             empty if the engine has only one drafter.
         speedup: over plain decoding, with a confidence interval; None if the engine does not measure it, nothing was
             drafted, or too few rounds were measured.
+        skips: the sublayers that drafts skip and the search for them, at the end, see `StepStats`.
     """
 
     num_prompt_tokens: int
@@ -260,6 +286,7 @@ class GenerationStats:
     num_predicted_rejected: int = 0
     rounds_by: Mapping[str, int] = field(default_factory=dict)
     speedup: Speedup | None = None
+    skips: SkipReport | None = None
 
     @property
     def is_undrafted(self) -> bool:

@@ -47,7 +47,7 @@ class SlidingSlots:
             self.whole_from = end
             self._give_back(start, end)
 
-    def begin_anew(self) -> None:
+    def clear(self) -> None:
         """No text is left: all slots can be written again."""
         if self.whole_from:
             self._give_back(0, self._storage_2LSKD.shape[2])

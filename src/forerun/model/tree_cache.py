@@ -62,7 +62,8 @@ class TreeCache:
 
     def layer(self, layer: int) -> tuple[Tensor, Tensor]:
         """The keys and the values of a layer, [S, K, D] with its own heads."""
-        (num_heads, head_dim), kinds = self._heads[layer], (self.keys_LSKD[layer], self.values_LSKD[layer])
+        num_heads, head_dim = self._heads[layer]
+        kinds = (self.keys_LSKD[layer], self.values_LSKD[layer])
         if kinds[0].shape[1:] == (num_heads, head_dim):
             return kinds
         keys, values = (kind[:, 0, : num_heads * head_dim].view(-1, num_heads, head_dim) for kind in kinds)
@@ -108,7 +109,7 @@ class TreeCache:
             if move.length or rows or move.num_adopted:
                 self.sliding.pass_by(move.length)
             else:
-                self.sliding.begin_anew()
+                self.sliding.clear()
             num_in_place = next((place for place, row in enumerate(rows) if row != place), len(rows))
             if num_in_place < len(rows):
                 sources = [start + row for row in rows[num_in_place:]]

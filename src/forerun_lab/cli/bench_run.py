@@ -84,6 +84,10 @@ class What:
         float | None, option_of(SamplingParams, "repetition_penalty", help="Above 1: fewer repeats; 1: off.")
     ] = None
     repeats: Annotated[int, option("--repeats", help="How often each question is asked.")] = 1
+    task_after_task: Annotated[
+        bool,
+        option("--task-after-task", help="Ask all questions of one data set before the next; else they alternate."),
+    ] = False
     seed: Annotated[
         int, option_of(SamplingParams, "seed", help="Seed of the first question; it grows by 1 with each question.")
     ] = 0
@@ -131,6 +135,7 @@ def run(
         repeats=what.repeats,
         sampling=what.params(),
         tune=who.tune,
+        task_after_task=what.task_after_task,
         out=out,
         cache=cache_folder(),
         urls=dict(map(read_url, who.url or ())),

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from forerun.checkpoints.short_names.catalogue import find_named
-from forerun.cli.declare import option, output, with_flags_of, with_options
+from forerun.cli.declare import given_settings, option, output, with_flags_of, with_options
 from forerun.cli.failures import find_draft_model, find_model, say
-from forerun.cli.options import SHOWN, engine_settings
+from forerun.cli.options import SHOWN
 from forerun.cli.progress import progress
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import BUILTIN_TARGET
@@ -143,7 +143,7 @@ def plan(
 
 def _calibrate(path: Path, target: str, draft: str | None, machine: CalibrationOptions) -> None:
     """Measure both models and write the profile."""
-    settings = engine_settings(machine)
+    settings = given_settings(EngineConfig, machine)
     hosts = [settings.pop(name, None) for name in RANKS_OF_HOSTS]
     config = EngineConfig(target=target, **settings)
     find_model(config.target)

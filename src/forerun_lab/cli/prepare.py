@@ -108,7 +108,7 @@ def pack(source: CheckpointSource, out: Path, text: str, num_threads: int | None
     """Pack a model and print its perplexity before and after."""
     from forerun.core.affinity import usable_cores
     from forerun.core.threads import on_threads
-    from forerun.engine.placement import allowed_threads
+    from forerun.engine.threads_and_cores import allowed_threads
     from forerun_lab.awq.run import pack_model  # imports torch
 
     with progress("packing") as show:

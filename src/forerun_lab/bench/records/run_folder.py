@@ -41,13 +41,13 @@ class RunFolder:
         self._files: dict[Path, RecordFile] = {}
         self._lock = hold(path)
         try:
-            self._values = self._begin(plan, about)
+            self._values = self._first_values(plan, about)
             self._write()
         except ConfigError:
             self.close()
             raise
 
-    def _begin(self, plan: RunPlan, about: Mapping[str, Any]) -> dict[str, Any]:
+    def _first_values(self, plan: RunPlan, about: Mapping[str, Any]) -> dict[str, Any]:
         """The contents for run.json."""
         for left in self._path.glob(f".{NAME}.*.part"):  # left by a killed process
             remove(left)

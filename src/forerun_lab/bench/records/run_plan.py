@@ -23,6 +23,7 @@ class RunPlan:
         questions: ids of the questions, by data set.
         repeats: how often each question is asked.
         tune: whether `tuning` first chooses settings, on other questions.
+        task_after_task: ask all questions of a data set before those of the next one; otherwise the sets alternate.
     """
 
     config: EngineConfig
@@ -34,6 +35,7 @@ class RunPlan:
     temperatures: tuple[float, ...]
     repeats: int
     tune: bool
+    task_after_task: bool = False
 
     @property
     def contestants(self) -> tuple[str, ...]:
@@ -67,6 +69,7 @@ class RunPlan:
             "temperatures": self.temperatures,
             "repeats": self.repeats,
             "tune": self.tune,
+            "task_after_task": self.task_after_task,
             **engine,
             **sampling,
         }

@@ -5,7 +5,7 @@ from typing import Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from forerun_lab.bench.report import plots
+from forerun_lab.bench.report import plots, stream_plot, streams
 from forerun_lab.bench.report.columns import COLUMNS, interval, milliseconds, number, speed, times
 from forerun_lab.bench.report.plots import Look
 from forerun_lab.bench.report.summary import Row, Summary
@@ -55,6 +55,8 @@ def write(summary: Summary) -> str:
         groups=_groups(summary),
         columns=COLUMNS,
         bars=_bars,
+        streams=streams,
+        stream_plot=stream_plot,
         plots=plots,
         interval=interval,
         sampling=sampling,

@@ -13,6 +13,7 @@ from forerun_lab.bench.records.answers import Record
 from forerun_lab.bench.records.metrics import DraftMeasures, Exactness, Latency, MeanSpeed, TimeShares
 from forerun_lab.bench.records.run_folder import RecordedRun, left_out, read_files, read_folder, with_baseline
 from forerun_lab.bench.report.bootstrap import Estimate, estimate
+from forerun_lab.bench.report.streams import Stream, streams_of
 
 NONE: Final = "none"
 VERSION: Final = 2  # of report.json
@@ -84,11 +85,13 @@ class Summary:
         speed_kind: "decode" excludes the prefill; "whole" is used if a contestant's arrival times are unknown.
         baseline: the contestant that ratios refer to; None if there is none.
         about: the contents of run.json.
+        streams: the contestants that search for what their drafts skip, request by request.
     """
 
     speed_kind: SpeedKind
     baseline: str | None
     rows: tuple[Row, ...]
+    streams: tuple[Stream, ...] = ()
     about: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -161,6 +164,7 @@ def summarise_run(run: RecordedRun, *, baseline: str | None) -> Summary:
         speed_kind=kind,
         baseline=baseline,
         rows=tuple(rows),
+        streams=streams_of(run.records, baseline, SPEED_OF[kind]),
         about=run.about,
         notes=tuple(_gaps(groups)),
     )

@@ -12,7 +12,7 @@ from forerun.core.errors import ConfigError
 from forerun.core.pace import read_device
 from forerun.core.steps import RoundNumbers, StepStats
 from forerun.engine.engine import Engine
-from forerun.engine.placement import CorePlacement
+from forerun.engine.threads_and_cores import CorePlacement
 from forerun_lab.bench.records.answers import RoundColumns, Turn
 
 
@@ -53,6 +53,7 @@ class DrafterContestant:
             emitted_at_s=tuple(emitted_at_s),
             num_near_ties=result.stats.num_near_ties,
             rounds=columns_of(stats),
+            skips=result.stats.skips,
         )
 
     def forget(self) -> None:

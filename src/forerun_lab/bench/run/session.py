@@ -17,8 +17,8 @@ from forerun.core.pace import read_device
 from forerun.engine.device import settle_device
 from forerun.engine.drafters import draft_device
 from forerun.engine.model_loading import Checkpoint, resolve_max_length
-from forerun.engine.placement import allowed_threads
 from forerun.engine.shared_model import device_of
+from forerun.engine.threads_and_cores import allowed_threads
 from forerun_lab.bench.data.datasets import Dataset, load_dataset
 from forerun_lab.bench.data.prompts import Reader, spread
 from forerun_lab.bench.data.questions import Question
@@ -62,6 +62,7 @@ class RunRequest:
     out: Path
     cache: Path
     data_folder: Path | None = None
+    task_after_task: bool = False
     urls: Mapping[str, str] = field(default_factory=dict)
     commands: Mapping[str, str] = field(default_factory=dict)
     command: str = ""
