@@ -31,8 +31,7 @@ def described(name: str, item: Any) -> Iterator[str]:
         yield from text_of(item, has_args=False)
         bases = [base for base in reversed(item.__mro__) if is_dataclass(base)]
         said = {name: text for base in bases for name, text in entries(inspect.getdoc(base) or "").items()}
-        rows = "".join(row(field, said) for field in fields(item))
-        yield rows
+        yield "".join(row(field, said) for field in fields(item))
     elif issubclass(item, Enum):
         yield from text_of(item)
         yield "".join(f"* `{member.name}`: `{member.value!r}`\n" for member in item)

@@ -39,6 +39,7 @@ PAPERS: Final[Mapping[str, tuple[float, float]]] = {
     "confidence": (0.0, 1.0),
     "optimise": (False, True),
     "bayes": (False, True),
+    "siblings": (False, True),
 }
 
 # The most that each setting of a tree can be, and why. The table of a pass on a GPU has room for so many nodes.
@@ -192,6 +193,7 @@ class LayerSkip:
         confidence: a draft ends after a token with a lower draft probability than this, in [0, 1].
         optimise: search at all; False: the first known set stays, else every other layer.
         bayes: use Bayesian optimisation; False: all candidates are random.
+        siblings: verify each token of the chain with its runners-up; False: the chain alone.
     """
 
     verify_width: int = setting(16, "--verify-width", help="Rows the target verifies per round.")
@@ -217,6 +219,9 @@ class LayerSkip:
     confidence: float = setting(0.8, "--draft-confidence", help="With --search paper, drafts end below it.")
     optimise: bool = setting(True, "--optimise/--no-optimise", help="Whether --search paper searches at all.")
     bayes: bool = setting(True, "--bayes/--no-bayes", help="Whether --search paper tries sets that are not random.")
+    siblings: bool = setting(
+        True, "--siblings/--no-siblings", help="Whether --search paper verifies each token with its runners-up."
+    )
 
     def __post_init__(self) -> None:
         read_fields(self)

@@ -160,7 +160,8 @@ class Policies:
         draft = config.draft if isinstance(config, Parallel) else config
         best = BEST
         if isinstance(draft, LayerSkip) and draft.search == "paper":
-            best = cls(tree=replace(PAPER_TREE, min_confidence=draft.confidence))
+            num_children = MOST_CANDIDATES if draft.siblings else 1
+            best = cls(tree=replace(PAPER_TREE, min_confidence=draft.confidence, num_children=num_children))
         return best.without(config.without) if isinstance(config, Parallel) else best
 
     def without(self, left_out: Collection[Addition]) -> "Policies":
