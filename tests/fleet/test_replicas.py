@@ -79,7 +79,10 @@ def running(*flags: str) -> Iterator[Front]:
         found = re.search(r"http://\S+?(?=/v1)", "".join(lines))
         assert found is not None
         children = known.children(recursive=True)
-        yield Front(url=found[0], process=process, lines=lines)
+        made = Front(url=found[0], process=process, lines=lines)
+        with made.client() as client:  # a busy Ray counts a replica long after it said that it is ready
+            until(lambda: client.get("/ready").json()["replicas_ready"] == 2)
+        yield made
         children += known.children(recursive=True) if process.poll() is None else []
         process.send_signal(signal.SIGTERM)
         assert process.wait(120) == 0
