@@ -233,7 +233,7 @@ def ranking(bars: Sequence[tuple[str, float, float, float]], marks: Sequence[flo
             mark = marks[place]
             if mark is not None:
                 axes.plot([mark, mark], [place - 0.42, place + 0.42], color="#c0fff5", linewidth=3)
-                axes.text(mark, place - 0.44, " published", fontsize=10, va="center")
+                axes.text(mark, place, "  published", fontsize=10, va="center")
         axes.set_yticks(range(len(bars)), [name for name, *_ in bars])
         axes.invert_yaxis()
         axes.set_xlabel("tokens/s")
