@@ -78,7 +78,7 @@ def test_the_command_prints_the_tables_of_the_documents(run: Run, tmp_path: Path
     row = printed(pair, machine)
     assert made == {name: row[name] for name in made}
     assert len(made) == UNITS
-    best = max(made.keys() - {"in turn"}, key=lambda split: int(made[split]))
+    best = next(iter(made))  # the fastest comes first
     (on_page,) = [row[machine] for row in tables(PAGE) if machine in row and row["target"] == pair.target]
     assert on_page == f"{best}: {made[best]}"
     if machine == "8xH800":
