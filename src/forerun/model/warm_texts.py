@@ -46,7 +46,7 @@ class WarmTexts:
     different owners share no block.
 
     If layers with a window hold only the end of a long text, only this end is saved for them. A text is found up to the
-    last token whose windows are saved too.
+    last token whose windows are saved too. Texts of models with mixers (`core.mixers`) are not saved yet.
 
     Invariant: the rows of every block in the tree are complete. A block is added to the tree after its rows are written
     and removed before they are overwritten, so an interrupt can lose a text but cannot corrupt one.
@@ -65,7 +65,7 @@ class WarmTexts:
         self._sliding = cache.sliding
         self._root = Block(place=-1)
         self._now = 0
-        self._num_blocks = max_bytes // (cache.bytes_per_slot * BLOCK)
+        self._num_blocks = 0 if cache.mixer_rows is not None else max_bytes // (cache.bytes_per_slot * BLOCK)
         self._rows_N2LBKD = storage_of(cache, self._num_blocks)
         self._by_age: OrderedDict[int, Block] = OrderedDict()  # by place, the block used least recently first
 

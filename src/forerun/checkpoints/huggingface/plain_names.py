@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from forerun.checkpoints.families.known import BY_NAME
-from forerun.checkpoints.huggingface.names import HEAD_NAME, TensorPlace
+from forerun.checkpoints.huggingface.names import HEAD_NAME, TensorPlace, gated_heads
 from forerun.checkpoints.safetensors.header import StoredTensor
 from forerun.core.model_spec import ModelSpec
 
@@ -15,10 +15,11 @@ INSIDE: Final = re.compile(r"(language_model\.model\.|model\.language_model\.)(?
 INSIDE_HEAD: Final = f"language_model.{HEAD_NAME}"
 # The parts of such a model that a text does not need.
 OTHERS: Final = re.compile(
-    r"(model\.)?(vision_tower|vision_model|multi_modal_projector|audio_tower|embed_vision|embed_audio)\..+"
+    r"((model\.)?(vision_tower|vision_model|visual|multi_modal_projector|audio_tower|embed_vision|embed_audio)|mtp)\..+"
 )
+QUERIES: Final = "self_attn.q_proj"
 UNUSED_OF_BORROWERS: Final = ("k_proj", "v_proj", "k_norm")
-MODULE: Final = re.compile(r"(?P<layer>model\.layers\.\d+\.|blk\.\d+\.)(?P<module>.+)\.(?P<kind>weight|bias)")
+MODULE: Final = re.compile(r"(?P<layer>model\.layers\.\d+\.|blk\.\d+\.|model\.)(?P<module>.+)\.(?P<kind>weight|bias)")
 
 
 def plain_names(
@@ -29,6 +30,7 @@ def plain_names(
     A part of a fused tensor is a tensor in the same file, since rows lie one after another.
     """
     family = BY_NAME[spec.family]
+    fused = {**family.fused, QUERIES: gated_heads(spec, QUERIES)}
     named = dict[str, StoredTensor]()
     for name, tensor in stored.items():
         if family.wrappers and name not in plan:
@@ -36,7 +38,7 @@ def plain_names(
                 continue
             inside = INSIDE.fullmatch(name)
             name = f"model.{inside['rest']}" if inside else HEAD_NAME if name == INSIDE_HEAD else name
-        named |= split(name, tensor, family.fused, plan, family.renamed)
+        named |= split(name, tensor, fused, plan, family.renamed)
     for layer in filter(spec.borrows, range(spec.num_layers)):
         for module in UNUSED_OF_BORROWERS:  # some files hold them
             named.pop(f"model.layers.{layer}.self_attn.{module}.weight", None)
