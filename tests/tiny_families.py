@@ -11,7 +11,8 @@ FAMILIES = (
     "mistral", "smollm3", "ministral3", "granite", "phi3", "gemma3_text", "olmo2", "olmo3", "glm4", "gpt_oss",
     "qwen3_moe", "qwen3_5_text", "lfm2",
 )  # fmt: skip
-UNSHARED = ("gpt_oss", "qwen3_moe", "qwen3_5_text", "lfm2")  # cannot be divided among ranks
+MIXED = ("qwen3_5_text", "lfm2")  # have layers without attention, which torch alone runs
+UNSHARED = ("gpt_oss", "qwen3_moe", *MIXED)  # cannot be divided among ranks
 
 
 def family_spec(rng: random.Random, family: str, **changes: object) -> ModelSpec:

@@ -15,6 +15,7 @@ from forerun.backends.torch.backend import FUSED, REFERENCE
 from forerun.core.mixers import KEPT_STATES, PLACE_LAG, PLACE_STRIDE, GatedDeltaNet
 from forerun.core.model_spec import ModelSpec
 from forerun.model.runner import Runner
+from forerun.model.warm_texts import WarmTexts
 from tests.dense_reference import dense_logits
 from tests.marks import rest_slow
 from tests.tiny import Weights, poison_freed_slots, random_weights, tiny_runner, tree_logits
@@ -154,3 +155,55 @@ def test_only_the_last_states_are_kept_and_rows_before_them_are_given_back() -> 
     assert rows._rows.whole_from > 0
     assert runner.cache.resumable(place + PLACE_LAG) == place + PLACE_LAG
     assert runner.cache.resumable(10) == 0
+
+
+def saving(family: str, dtype: torch.dtype = torch.float32) -> Runner:
+    spec, weights = model(family, 0, dtype)
+    runner = tiny_runner(spec, weights, backend=REFERENCE, capacity=CAPACITY, cache_bytes=1 << 26)
+    poison_freed_slots(runner)
+    return runner
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("seed", rest_slow(range(8), 2))
+def test_conversations_in_turn_continue_where_they_were_saved_with_the_bits_of_a_fresh_one(
+    family: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forerun.model.runner.TOKENS_BETWEEN_SAVED", 32)
+    monkeypatch.setattr("forerun.model.runner.PREFILL_ROWS", 32)
+    rng = random.Random(f"turns {seed}")
+    runner = saving(family)
+    fresh = runner_of(family, 0, torch.float32)
+    texts = {owner: text_of(place, rng.randint(20, 250)) for place, owner in enumerate(("ann", "bob"))}
+    num_known = 0
+    for _ in range(6):
+        owner = rng.choice(list(texts))
+        text = texts[owner]
+        if rng.random() < 0.4:  # the last answer is taken back, or a thought is left out
+            text = text[: rng.randint(len(text) // 2, len(text))]
+        text = [*text, *text_of(rng.randrange(99), rng.randint(1, 20))]
+        runner.recall(text, owner)
+        known = runner.sync(text)
+        num_known += known
+        if rng.random() < 0.7:
+            answer = text_of(rng.randrange(99), 12)
+            fresh.sync(())
+            fresh.sync(text)
+            assert torch.equal(in_trees(runner, answer, rng), in_parts(fresh, answer, rng, 3))
+            text = [*text, *answer]
+        texts[owner] = text[:280]
+    assert num_known > 100
+
+
+def test_snapshots_take_no_more_than_half_of_the_memory_and_the_oldest_goes_first() -> None:
+    runner = saving("qwen3_5_text")
+    runner.sync(text_of(0))
+    (snapshot,) = runner._warm._snapshots.values()
+    for room, expected in ((2, 2), (0, 0)):
+        warm = WarmTexts(runner.cache, 1 << 26)
+        warm._room_for_snapshots = room * snapshot.num_bytes
+        for length in (150, 300, 310):
+            warm.find([], "")
+            warm.save(text_of(0, length), "")
+        assert len(warm._snapshots) == min(expected, 2)
+        assert warm._num_snapshot_bytes <= warm._room_for_snapshots

@@ -5,6 +5,7 @@ heads, K key size, V value size.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -12,11 +13,34 @@ from torch import Tensor
 
 from forerun.core.mixers import KEPT_STATES, GatedDeltaNet
 from forerun.core.model_spec import WINDOW_STEP, ModelSpec
+from forerun.core.threads import inference
 from forerun.model.sliding_slots import SlidingSlots, zeros
 
 INPUTS_MARGIN: Final = 256  # slots before the convolution's that are kept
 
 Advance = Callable[[Tensor, Tensor], Tensor]  # a state [H, K, V], and the rows after it [stride, R], to the next
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Snapshot:
+    """All that these layers need to continue a text of `length` tokens, copied.
+
+    Args:
+        place: of the states, the first token that they do not sum up.
+        inputs_LNC: the inputs of convolutions of the last rows.
+        rows_LNR: of the rows from the place on.
+        states_LHKV: empty if the place is 0.
+    """
+
+    length: int
+    place: int
+    inputs_LNC: Tensor
+    rows_LNR: Tensor
+    states_LHKV: Tensor
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(part.nbytes for part in (self.inputs_LNC, self.rows_LNR, self.states_LHKV))
 
 
 class MixerRows:
@@ -80,6 +104,38 @@ class MixerRows:
         place = self._mixer.place(length)
         latest = [max((other for other in states if other <= place), default=0) for states in self._states]
         return not self._mixer.state_size or self._rows.whole_from <= min(latest)
+
+    def snapshot(self, length: int) -> Snapshot | None:
+        """A copy of what continues the committed text cut to this length; None if it cannot be resumed there."""
+        if not self.is_resumable(length):
+            return None
+        latest = self._mixer.place(length)
+        place = min(max((other for other in states if other <= latest), default=0) for states in self._states)
+        if not self._mixer.state_size:
+            place = length
+        held = [states.get(place, self._first_HKV) for states in self._states]
+        if place and self._mixer.state_size and not all(place in states for states in self._states):
+            return None
+        first = max(0, length - self._mixer.kernel_size + 1)
+        with inference():
+            return Snapshot(
+                length=length,
+                place=place,
+                inputs_LNC=self._inputs_1LSC[0, :, first:length].clone(),
+                rows_LNR=self._rows_1LSR[0, :, place:length].clone(),
+                states_LHKV=torch.stack(held),
+            )
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Write a snapshot's rows to the slots of its text; the caller commits them."""
+        first = snapshot.length - snapshot.inputs_LNC.shape[1]
+        with inference():
+            self._inputs_1LSC[0, :, first : snapshot.length] = snapshot.inputs_LNC
+            self._rows_1LSR[0, :, snapshot.place : snapshot.length] = snapshot.rows_LNR
+        self._inputs.begin_at(first)
+        self._rows.begin_at(snapshot.place)
+        states = snapshot.states_LHKV.unbind(0)
+        self._states = [{snapshot.place: state} if snapshot.place else {} for state in states]
 
     def move(self, length: int, sources: Sequence[int], start: int) -> None:
         """Copy rows `sources` to the slots from `start` on, and drop the states of texts longer than `length`."""

@@ -65,9 +65,13 @@ class SlidingSlots:
 
     def begin_anew(self) -> None:
         """No text is left: all slots can be written again."""
-        if self.whole_from:
+        if self.whole_from and self._sliding:
             self._give_back(0, self._storage.shape[2])
-            self.whole_from = 0
+        self.whole_from = 0
+
+    def begin_at(self, slot: int) -> None:
+        """The text was restored in these layers from this slot on."""
+        self.whole_from = slot
 
     def _give_back(self, start: int, end: int) -> None:
         """Return the pages that hold only slots before `end`; those before `start` were returned earlier."""
