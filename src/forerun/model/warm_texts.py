@@ -47,8 +47,8 @@ class WarmTexts:
     different owners share no block.
 
     If layers with a window hold only the end of a long text, only this end is saved for them. A text is found up to the
-    last token whose windows are saved too. Of a model with mixers (`core.mixers`), a text is found up to the last length
-    at which it was saved: there a snapshot of its mixers' rows and states is kept. Half of the memory is for snapshots.
+    last token whose windows are saved too. Of a model with mixers (`core.mixers`), it is found up to the last length at
+    which it was saved: there a snapshot of its mixers' rows and states is kept. Half of the memory is for snapshots.
 
     Invariant: the rows of every block in the tree are complete. A block is added to the tree after its rows are written
     and removed before they are overwritten, so an interrupt can lose a text but cannot corrupt one.
