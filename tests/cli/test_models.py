@@ -42,6 +42,19 @@ def test_models_lists_all_with_size_licence_draft_and_what_is_too_large(
     assert [line.split()[0] for line in shown.splitlines()[1:27]] == [model.name for model in listed_models()]
 
 
+def test_models_lists_larger_ones_with_what_they_need_and_which_are_gated(run: Run) -> None:
+    shown = run("models").stdout
+    assert re.search(r"^Llama-3.3-70B +141.11 GB +39.76 GB +Llama-3.2-3B +gated$", shown, re.MULTILINE)
+    assert re.search(r"^CodeLlama-34B +67.49 GB +18.31 GB$", shown, re.MULTILINE)
+    assert not re.search(r"^Qwen3-8B ", shown, re.MULTILINE), "it has a short name"
+    sheet = json.loads(run("models", "Llama-3.3-70B-Instruct", "--json").stdout)
+    assert (sheet["name"], sheet["gated"], sheet["draft"]) == ("Llama-3.3-70B", True, "Llama-3.2-3B")
+    shown = " ".join(run("models", "Llama-2-13b-chat-hf").stdout.split())
+    assert "gated: log in with an account that has accepted the licence" in shown
+    assert "https://huggingface.co/meta-llama/Llama-2-13b-chat-hf" in shown
+    assert run("models", "Llama-9").exit_code == 5
+
+
 def test_models_lists_what_is_here_and_where(run_process: RunProcess, target: str, tmp_path: Path) -> None:
     folder = in_hub_cache(tmp_path, target)
     sheet = json.loads(run_process("models", "--json", HF_HUB_CACHE=str(tmp_path)).stdout.splitlines()[0])

@@ -73,12 +73,12 @@ def test_a_paced_machine_is_planned_and_labelled(run_command: RunPlan, traces: P
 def test_a_machine_that_is_not_here_is_called_a_projection(run_command: RunPlan, traces: Path, tmp_path: Path) -> None:
     out = tmp_path / "plan.json"
     shown = run_command(
-        "plan", "--machine", "8xH800", "--target", "Llama-3-70B", "--draft", "Llama-3.2-3B", "--units", "2",
+        "plan", "--machine", "8xH800", "--target", "Meta-Llama-3-70B-Instruct", "--units", "2",
         "--trace", str(traces), "--json", str(out),
     )  # fmt: skip
     assert shown.exit_code == 0, shown.output
     assert "PROJECTED" in shown.stdout
-    assert "Llama-3-70B, 4 bit" in shown.stdout
+    assert "Llama-3-70B, 4 bit with Llama-3.2-3B, 4 bit on 8xH800" in shown.stdout
     row = next(line for line in shown.stdout.splitlines() if line.startswith("parallel 1+1"))
     assert row.endswith("39.8+2.3")
     entry = next(entry for entry in json.loads(out.read_text())["plans"] if entry["kind"] == "parallel")
@@ -170,9 +170,14 @@ def test_a_bad_profile_says_so(run: Run, tmp_path: Path, content: str | None) ->
         (("--machine", "8xH800", "--target", "Llama-9", "--accept-length", "2"), "Llama-3-70B"),
         (("--paced", PACED, "--trace", "absent.jsonl"), "forerun bench trace"),
         (("--profile", "absent.json", "--accept-length", "2"), "--calibrate"),
+        (("--calibrate", "profile.json", "--target-ranks", "1,x"), "such as 1,2,4"),
+        (("--paced", PACED, "--accept-length", "2", "--tensor-parallel-size", "2"), "--calibrate FILE"),
     ],
 )
-def test_what_is_missing_or_wrong_is_said(run_command: RunPlan, arguments: tuple[str, ...], said: str) -> None:
+def test_what_is_missing_or_wrong_is_said(
+    run_command: RunPlan, arguments: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     shown = run_command("plan", *arguments)
     assert shown.exit_code == 2
     assert said in shown.stderr

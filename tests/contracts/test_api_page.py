@@ -31,7 +31,7 @@ def described(name: str, item: Any) -> Iterator[str]:
         about = inspect.getdoc(item) or ""
         yield from text_of(item, has_args=False)
         rows = "".join(row(field, entries(about)) for field in fields(item))
-        yield f"| field | type | default | |\n|---|---|---|---|\n{rows}" if rows else ""
+        yield rows
     elif issubclass(item, Enum):
         yield from text_of(item)
         yield "".join(f"* `{member.name}`: `{member.value!r}`\n" for member in item)
@@ -89,8 +89,8 @@ def row(field: Field[Any], said: Mapping[str, str]) -> str:
         r" \[.*\]$", "", field.metadata.get("help", "")
     )  # less what flags default to
     flag = f" `{field.metadata['flags'][0]}`" if "flags" in field.metadata else ""
-    cells = (f"`{field.name}`", f"`{kind(field.type)}`", f"`{default}`" if default != "" else "", f"{about}{flag}")
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
+    shown = f"`{kind(field.type)}`" + (f" = `{default}`" if default != "" else "")
+    return f"* `{field.name}` ({shown}){': ' * bool(about)}{about}{flag}\n"
 
 
 def kind(annotation: Any) -> str:
@@ -110,17 +110,18 @@ def value(default: object) -> str:
 
 
 def entries(about: str) -> dict[str, str]:
-    """What a docstring's Args say, by name."""
+    """What a docstring's Args say, by name; of names that share an entry, the others refer to the first."""
     found: dict[str, str] = {}
-    names: list[str] = []
+    name = ""
     for line in about.splitlines():
         if (entry := ENTRY.match(line)) is not None:
-            names = entry[1].split(", ")
-            found |= dict.fromkeys(names, entry[2])
-        elif line.startswith("        "):
-            found |= {name: f"{found[name]} {line.strip()}" for name in names}
+            name, *others = entry[1].split(", ")
+            found[name] = entry[2]
+            found |= dict.fromkeys(others, f"see `{name}`.")
+        elif line.startswith("        ") and name:
+            found[name] += f" {line.strip()}"
         else:
-            names = []
+            name = ""
     return found
 
 

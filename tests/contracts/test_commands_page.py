@@ -1,6 +1,8 @@
 """docs/commands.md lists every command and flag as the program has them; run as a program, this file rewrites it."""
 
-from collections.abc import Iterator
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import typer.main
@@ -19,19 +21,32 @@ def commands(command: Any, path: str = "forerun") -> Iterator[tuple[str, Any]]:
 
 
 def reference() -> str:
-    """A section for each command; a panel of flags that an earlier command has is only referred to."""
+    """A section for each command; flags that an earlier command has, one by one or as a panel, are only referred to."""
     parts: list[str] = []
     seen: dict[tuple[str, ...], str] = {}
+    explained: dict[str, str] = {}
     for name, command in commands(typer.main.get_command(app)):
         parts.append(f"## {name}\n\n    {name} {usage_of(command)}\n\n{' '.join((command.help or '').split())}\n")
+        same: dict[str, list[str]] = {}
         for panel, params in panels_of(command).items():
             rows = tuple(f"| `{names_of(param)}` | {cell(describe(param))} |" for param in params)
             first = seen.setdefault(rows, name)
             if first != name:
-                parts.append(f"{panel}: the same as for `{first}`.\n")
+                same.setdefault(first, []).append(panel)
             elif rows:
-                parts.append(f"| {panel} | |\n|---|---|\n" + "\n".join(rows) + "\n")
+                parts.append(f"| {panel} | |\n|---|---|\n" + "\n".join(shortened(rows, name, explained)) + "\n")
+        parts.extend(f"{', '.join(panels)}: the same as for `{first}`.\n" for first, panels in same.items())
     return "\n".join(parts)
+
+
+def shortened(rows: Sequence[str], name: str, explained: dict[str, str]) -> Iterator[str]:
+    """The rows, except that of rows which one earlier command has, two or more, only the flags are named."""
+    first = {row: explained.setdefault(row, name) for row in rows}
+    referred = [command for command, times in Counter(first.values()).items() if command != name and times > 1]
+    yield from (row for row in rows if first[row] not in referred)
+    for command in referred:
+        flags = [found[0] for row in rows if first[row] == command and (found := re.search(r"--[\w-]+", row))]
+        yield f"| {', '.join(f'`{flag}`' for flag in flags)} | as for `{command}` |"
 
 
 def cell(text: str) -> str:

@@ -8,6 +8,7 @@ import torch
 
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import DraftModel
+from forerun.core.errors import ConfigError
 from forerun.core.pace import Pace
 from forerun.core.steps import StepStats
 from forerun.drafting import draft_model
@@ -15,7 +16,8 @@ from forerun.engine import learnt
 from forerun.engine.engine import Engine
 from forerun.speculation.referee.costs import RoundCosts
 from forerun_lab.planner import calibrate as calibration
-from forerun_lab.planner.calibrate import DRAFT_ROWS, TARGET_ROWS, calibrate
+from forerun_lab.planner.calibrate import DRAFT_ROWS, TARGET_ROWS, Ranks, calibrate
+from forerun_lab.planner.plan import splits_of
 from forerun_lab.planner.profile import Profile
 from tests.marks import rest_slow
 from tests.varied import NO_LOOKUP
@@ -53,6 +55,31 @@ def test_every_number_of_cores_and_every_overhead_is_measured(
     assert len(told) == 2 * threads + 1
     profile.write(tmp_path / "profile.json")
     assert Profile.read(tmp_path / "profile.json") == profile
+
+
+@pytest.mark.slow
+def test_every_number_of_ranks_that_is_named_is_measured_with_real_ranks(target: str, draft: str) -> None:
+    told: list[str] = []
+    config = EngineConfig(target=target, dtype="float32", num_threads=3)
+    profile = calibrate(config, draft, told.append, Ranks(target=(1, 2, 3), draft=(1, 2)))
+    assert (profile.source, profile.unit) == ("measured", "rank")
+    assert (list(profile.target), list(profile.draft)) == ([1, 2, 3], [1, 2])
+    assert all(tuple(rows for rows, _ in pace.steps) == TARGET_ROWS for pace in profile.target.values())
+    assert len(told) == 6
+    assert [split.name for split in splits_of(profile, 3)] == ["3 shared", "2+1", "1+2"]
+
+
+def test_a_number_of_ranks_is_at_least_one() -> None:
+    with pytest.raises(ConfigError, match="--draft-ranks 0,2 must be numbers of at least 1"):
+        Ranks(target=(1,), draft=(0, 2))
+
+
+def test_some_of_the_ranks_may_run_on_other_hosts() -> None:
+    ranks = Ranks(target=(1, 2, 4), remote=2, address="here:7000", draft_device="cuda:3")
+    configs = [ranks.of_target(EngineConfig(), number) for number in ranks.target]
+    assert [config.remote_ranks for config in configs] == [0, 1, 2]
+    assert [config.rank_address for config in configs] == [None, "here:7000", "here:7000"]
+    assert ranks.of_draft(EngineConfig(), "small", 2) == EngineConfig(target="small", target_ranks=2, device="cuda:3")
 
 
 @pytest.fixture

@@ -1,37 +1,100 @@
-"""What was written down of SwiftSpec's table is what the planner says."""
+"""The projections that the documents print are those that the program prints."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
-from forerun_lab.checks.paper_inputs import PAIRS, READINGS, UNITS, Pair, profile_of
-from forerun_lab.planner.plan import search
+from forerun.checkpoints.known_models import find_known
+from forerun.core.drafter_config import DraftModel, Parallel
+from forerun.core.errors import ConfigError
+from forerun_lab.planner.plan import USUAL_DEPTH, USUAL_WIDTH
 from forerun_lab.planner.roofline import machine_named
+from forerun_lab.planner.simulate import Costs, simulate
+from forerun_lab.planner.swiftspec import PAIRS, READINGS, UNITS, Pair, pair_named, profile_of
 from forerun_lab.planner.synthetic import traces_for
+from tests.cli.conftest import Run
 
-RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "planner_swiftspec_8gpus_202611.json"
-PAIR = next(pair for pair in PAIRS if pair.target == "Qwen2-72B")  # that of table 7
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks" / "results" / "planner_swiftspec_8gpus_202611.md"
+PAGE = ROOT / "docs" / "models.md"
+USUAL = Parallel(draft=DraftModel(verify_width=USUAL_WIDTH, draft_width=USUAL_WIDTH, depth=USUAL_DEPTH, adaptive=False))
+ACCEPTED = f"{READINGS[0].accepted:.2f}"
+
+
+def tables(path: Path) -> list[dict[str, str]]:
+    """The rows of a page's tables, by their heads."""
+    found = []
+    head: list[str] = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("| ").split("|")] if line.startswith("|") else []
+        if cells and head:
+            found.append(dict(zip(head, cells, strict=False)))
+        head = head or cells if cells else []
+    return found
+
+
+def printed(pair: Pair, machine: str) -> dict[str, str]:
+    """A pair's row of the results at the published acceptance length."""
+    rows = [
+        row
+        for row in tables(RESULTS)
+        if (row["target"], row["times of"], row["accepted"]) == (pair.target, machine, ACCEPTED)
+    ]
+    (row,) = rows
+    return row
+
+
+@pytest.mark.parametrize("name", ["qwen2", "llama3"])
+def test_a_split_with_the_usual_tree_is_as_fast_as_the_documents_say(name: str) -> None:
+    pair = pair_named(name)
+    profile = profile_of(pair, machine_named("8xH800"), READINGS[0])
+    row = printed(pair, "8xH800")
+    units = 2  # so few for the target that the search keeps the usual tree
+    costs = Costs.of(profile, target_units=units, draft_units=UNITS - units)
+    outcome = simulate(traces_for(READINGS[0].accepted), USUAL, costs)
+    assert f"{outcome.tokens_per_s:.0f}" == row[f"{units}+{UNITS - units}"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("machine", ["8xH800", "8xH800-floor"])
-def test_the_projection_that_was_written_down_is_made_again(machine: str) -> None:
-    written = {
-        (row["target"], row["times of"], row["accepted"]): row
-        for row in json.loads(RESULTS.read_text(encoding="utf-8"))["rows"]
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
+def test_the_command_prints_the_tables_of_the_documents(run: Run, tmp_path: Path, pair: Pair, machine: str) -> None:
+    out = tmp_path / "plan.json"
+    shown = run(
+        "plan", "--machine", machine, "--target", pair.target, "--draft", pair.draft, "--accept-length", ACCEPTED,
+        "--json", str(out),
+    )  # fmt: skip
+    assert shown.exit_code == 0, shown.stderr
+    plans = json.loads(out.read_text())["plans"]
+    made = {
+        f"{plan['target_units']}+{plan['draft_units']}": f"{plan['tokens_per_s']:.0f}"
+        for plan in plans
+        if plan["kind"] == "parallel"
     }
-    assert len(written) == 2 * len(PAIRS) * len(READINGS)
-    for reading in READINGS:
-        profile = profile_of(PAIR, machine_named(machine), reading)
-        plans = search(profile, traces_for(reading.accepted), units=UNITS)
-        made = {plan.split.name: f"{plan.outcome.tokens_per_s:.0f}" for plan in plans if plan.kind == "parallel"}
-        row = written[PAIR.target, machine, f"{reading.accepted:.2f}"]
-        assert made == {split: row[split] for split in made}
-        assert len(made) == UNITS - 1
+    made["in turn"] = f"{max(plan['tokens_per_s'] for plan in plans if plan['kind'] == 'serial'):.0f}"
+    row = printed(pair, machine)
+    assert made == {name: row[name] for name in made}
+    assert len(made) == UNITS
+    best = max(made.keys() - {"in turn"}, key=lambda split: int(made[split]))
+    (on_page,) = [row[machine] for row in tables(PAGE) if machine in row and row["target"] == pair.target]
+    assert on_page == f"{best}: {made[best]}"
+    speeds = {int(speed) for speed in re.findall(r"\d+", shown.stdout)}
+    assert set(map(int, made.values())) <= speeds, "the table on the terminal has the same numbers"
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.target)
 def test_every_split_has_room_for_the_published_pairs(pair: Pair) -> None:
     profile = profile_of(pair, machine_named("8xH800"), READINGS[0])
     assert set(profile.target) == set(profile.draft) == set(range(1, UNITS + 1))
+
+
+def test_every_pair_has_a_name_and_its_draft_is_the_known_one() -> None:
+    for pair in PAIRS:
+        assert all(pair_named(name.upper()) is pair for name in (pair.name, *pair.other_names))
+        known = find_known(pair.target)
+        assert known is not None
+        assert known.draft == pair.draft
+    with pytest.raises(ConfigError, match=r"choose among llama3\.3, llama3, deepseek, qwen2, r1-qwen, r1-llama"):
+        pair_named("gpt")

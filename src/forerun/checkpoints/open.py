@@ -11,6 +11,7 @@ from forerun.checkpoints.gguf.parts import all_parts, choose_file, is_gguf, plai
 from forerun.checkpoints.hub import fetch_snapshot, list_files
 from forerun.checkpoints.huggingface.config import CONFIG_NAME
 from forerun.checkpoints.huggingface.folder import HuggingFaceFolder
+from forerun.checkpoints.known_models import find_known, known_models
 from forerun.checkpoints.prepared.folder import PreparedFolder
 from forerun.checkpoints.prepared.manifest import MANIFEST_NAME
 from forerun.checkpoints.short_names.catalogue import find_named, named_models
@@ -27,6 +28,8 @@ BUILTIN_FOLDERS: Final = {
 }  # fmt: skip
 UNFINISHED_DRAFT: Final = "distill/settings.json"  # of a run of forerun distill, beside the draft that it writes
 OF_A_FILE: Final = re.compile(r"^(/|~|\.{1,2}/)|\.(gguf|safetensors)$", re.IGNORECASE)  # a path, not a model's name
+NUMBER: Final = re.compile(r"\d+(?:\.\d+)?")
+LEAST_LIKENESS: Final = 0.75  # of two names, one of which is a slip for the other; two letters of eight may be swapped
 HUB_NAME: Final = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::([\w.-]+))?", re.ASCII)
 
 
@@ -35,10 +38,10 @@ def open_source(name: str) -> CheckpointSource:
 
     Args:
         name: a folder with a config.json, or with one GGUF file; such a file; one of `BUILTIN_FOLDERS`, which are part
-            of the package; a short name of `short_names/catalogue`; else a hub name such as "org/model", or
-            "org/model:Q4_K_M" for a GGUF file of that type. Models of hub names and short names are fetched into the
-            hub's own cache if they are not there. A folder or file takes precedence over a hub name, a short name over
-            a folder.
+            of the package; a short name of `short_names/catalogue`; a name of `known_models`, which stands for its
+            repository on the hub; else a hub name such as "org/model", or "org/model:Q4_K_M" for a GGUF file of that
+            type. Models of the hub are fetched into the hub's own cache if they are not there. A folder or file takes
+            precedence over the hub, a short name over a folder.
 
     Raises:
         CheckpointError: there is no such model, or it cannot be fetched.
@@ -79,14 +82,23 @@ def _open(name: str) -> CheckpointSource:
     hub_name = HUB_NAME.fullmatch(name)
     if hub_name:
         return _open_hub(name, hub_name[1], hub_name[2])
-    short_names = (*named_models(), *BUILTIN_FOLDERS)
-    if nearest := get_close_matches(name.lower(), short_names, n=1):
-        raise CheckpointError(f"there is no model, file or folder {name!r}: is {nearest[0]} meant?")
+    if known := find_known(name):
+        return _open_hub(name, known.repositories[0], None)
+    if nearest := nearest_name(name):
+        raise CheckpointError(f"there is no model, file or folder {name!r}: is {nearest} meant?")
     raise CheckpointError(
         f"there is no file or folder {name!r}, and it is not a full hub name: give a folder with {CONFIG_NAME}, a GGUF "
         'file, a hub name with its owner, of the form "org/model" or "org/model:Q4_K_M", or '
         f"{' or '.join(map(repr, BUILTIN_FOLDERS))}, or a name that `forerun models` lists"
     )
+
+
+def nearest_name(name: str) -> str | None:
+    """The name of a model that differs from this one by a slip: other letters, but no other version or size."""
+    names = {known.lower(): known for known in (*known_models(), *named_models(), *BUILTIN_FOLDERS)}
+    of_size = [known for known in names if NUMBER.findall(known) == NUMBER.findall(name)]
+    nearest = get_close_matches(name.lower(), of_size, n=1, cutoff=LEAST_LIKENESS)
+    return names[nearest[0]] if nearest else None
 
 
 def builtin_folder(name: str) -> Path:

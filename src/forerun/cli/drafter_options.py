@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Final, Literal, cast
 
-from forerun.checkpoints.short_names.catalogue import find_named
 from forerun.cli.declare import flagged, given_settings, option, option_name, with_flags_of
 from forerun.cli.speculative_config import read_speculative_config
 from forerun.core.drafter_config import (
@@ -167,15 +166,14 @@ class DrafterOptions:
 
 
 def named_draft(model: str) -> str:
-    """The draft that the catalogue lists for a model, else the one in the package.
+    """The known draft for a model.
 
     Raises:
         ConfigError: there is neither.
     """
     from forerun.engine.known_draft import known_draft
 
-    named = find_named(model)
-    draft = known_draft(model) if named is None or named.draft is None else named.draft
+    draft = known_draft(model)
     if draft is None:
         raise ConfigError(f"--draft auto: no draft is known for {model}: name a smaller model with the same tokens")
     return draft

@@ -12,7 +12,6 @@ from forerun.cli.head_sheet import head_rows, head_to_dict
 from forerun.cli.rank_sheet import rank_rows, rank_sheets
 from forerun.cli.sheet import ModelSheet, count, file_rows, print_rows, read_sheet, size
 from forerun.cli.template_sheet import template_rows
-from forerun.core.places import path_of
 from forerun.drafting.heads.stored import find_head
 
 
@@ -24,11 +23,11 @@ def inspect(
     as_json: Annotated[bool, option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show a checkpoint's architecture, memory, chat template and files. Exit code 3 if it cannot run."""
-    from forerun.checkpoints.known_models import known_models  # slow to import
+    from forerun.checkpoints.known_models import find_known  # slow to import
 
-    spec = None if path_of(model).exists() else known_models().get(model)
-    if spec is not None:
-        sheet = ModelSheet(name=model, spec=spec, dtype="bfloat16")  # as they are published
+    known = None if "/" in model else find_known(model)  # the files of a hub name say more
+    if known is not None:
+        sheet = ModelSheet(name=known.name, spec=known.spec, dtype="bfloat16")  # as they are published
     else:
         source = find_model_or_head(model)
         head = find_head(source)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -15,6 +15,9 @@ from forerun.core.disk_room import gigabytes
 from forerun.core.drafter_config import KNOWN_DRAFTS
 from forerun.core.machine import free_memory_bytes
 
+if TYPE_CHECKING:
+    from forerun.checkpoints.known_models import KnownModel
+
 BESIDE_WEIGHTS: Final = 1.2  # memory relative to the weights, with a cache of some thousand tokens and the program
 
 
@@ -22,9 +25,15 @@ def models(
     model: Annotated[str | None, typer.Argument(help="Show details of this model.")] = None,
     as_json: Annotated[bool, option("--json", help="Print one JSON object per model.")] = False,
 ) -> None:
-    """List the models that have a short name: size, licence, draft, and whether they are here and fit in memory."""
+    """List the models that have a name: size, licence, draft, and whether they are here and fit in memory."""
+    from forerun.checkpoints.known_models import find_known  # slow to import
+
+    known = None if model is None or find_named(model) is not None else find_known(model)
+    if known is not None:
+        print(json.dumps(_known_sheet(known))) if as_json else print_rows(_known_rows(known))
+        return
     if model is not None and find_named(model) is None:
-        raise ModelNotFoundError(f"no model has the short name {model!r}: `forerun models` lists them")
+        raise ModelNotFoundError(f"no model has the name {model!r}: `forerun models` lists them")
     sheets = [_sheet(named) for named in _chosen(model)]
     if as_json:
         for sheet in sheets:
@@ -33,6 +42,7 @@ def models(
         print_rows(_rows(sheets[0]))
     else:
         _print_table(sheets)
+        _print_known()
 
 
 def pull(
@@ -83,9 +93,7 @@ def _print_table(sheets: Sequence[dict[str, Any]]) -> None:
         if sheet["fits_memory"] is False:
             state = "here, too large" if state else "too large"
         rows.append((sheet["name"], gigabytes(num_bytes), sheet["licence"], sheet["draft"] or "", state))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    _print_columns(rows)
     free = free_memory_bytes()
     memory = (
         "" if free is None else f'{gigabytes(free)} of memory are free now; models that need more are "too large".\n'
@@ -94,6 +102,62 @@ def _print_table(sheets: Sequence[dict[str, Any]]) -> None:
         f"\n{memory}`forerun pull MODEL` fetches a model; qwen2.5:7b-q8_0 names another file type;\n"
         "`forerun models MODEL` shows details; `--draft auto` uses the draft."
     )
+
+
+def _print_known() -> None:
+    """Print the known models that have no short name."""
+    from forerun.checkpoints.known_models import find_known, known_models
+
+    short = {model.full_name.lower() for model in listed_models()}
+    rows: list[Sequence[str]] = [("model", "size", "int4", "draft", "")]
+    for known in filter(None, map(find_known, known_models())):
+        if not any(repository.rpartition("/")[2].lower() in short for repository in known.repositories):
+            sizes = (gigabytes(num_bytes) for num_bytes in (known.bfloat16_bytes, known.int4_bytes))
+            rows.append((known.name, *sizes, known.draft or "", "gated" if known.is_gated else ""))
+    print()
+    _print_columns(rows)
+    print(
+        "\nNo GGUF file of these is listed: `forerun pull MODEL` fetches safetensors, gated\n"
+        "ones if the hub's account has accepted the licence;\n"
+        "`forerun prepare MODEL --quantize awq` packs int4."
+    )
+
+
+def _print_columns(rows: Sequence[Sequence[str]]) -> None:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _known_sheet(known: "KnownModel") -> dict[str, Any]:
+    free = free_memory_bytes()
+    num_bytes = known.bfloat16_bytes
+    return {
+        "name": known.name,
+        "repositories": list(known.repositories),
+        "family": known.spec.family,
+        "num_parameters": known.spec.num_parameters,
+        "gated": known.is_gated,
+        "draft": known.draft,
+        "fits_memory": None if free is None else num_bytes * BESIDE_WEIGHTS < free,
+        "bytes": num_bytes,
+        "int4_bytes": known.int4_bytes,
+    }
+
+
+def _known_rows(known: "KnownModel") -> list[tuple[str, str]]:
+    sheet = _known_sheet(known)
+    rows = [(known.name, f"{known.spec.family}, {count(known.spec.num_parameters)} parameters")]
+    rows.append(("  size", f"{gigabytes(sheet['bytes'])} in bfloat16, {gigabytes(sheet['int4_bytes'])} in int4"))
+    if sheet["fits_memory"] is False:
+        rows.append(("  memory", "too large for the memory that is free now"))
+    if known.draft is not None:
+        rows.append(("  draft", f"{known.draft}, by --draft auto"))
+    first, *others = known.repositories
+    gate = "; gated: log in with an account that has accepted the licence" if known.is_gated else ""
+    rows.append(("  from", f"https://huggingface.co/{first}, safetensors{gate}"))
+    rows += [("  also", f"https://huggingface.co/{other}") for other in others]
+    return [*rows, ("", f"`forerun pull {known.name}` fetches it; no GGUF file is listed")]
 
 
 def _rows(sheet: dict[str, Any]) -> list[tuple[str, str]]:

@@ -1,7 +1,9 @@
-"""The package's own draft models, found by the target's vocabulary."""
+"""The draft of a target: the one that the tables of names list, else the package's own for its vocabulary."""
 
 from forerun.checkpoints.huggingface.config import CONFIG_NAME
+from forerun.checkpoints.known_models import find_known
 from forerun.checkpoints.open import builtin_folder, open_source
+from forerun.checkpoints.short_names.catalogue import find_named
 from forerun.core.drafter_config import KNOWN_DRAFTS
 from forerun.core.errors import CheckpointError, ConfigError
 from forerun.text.vocabulary import Vocabulary
@@ -15,6 +17,9 @@ def draft_of(vocabulary: Vocabulary) -> str | None:
 
 def known_draft(target: str) -> str | None:
     """The name of the draft for a target; None also if the target cannot be read, which opening it will report."""
+    listed = find_named(target) or find_known(target)
+    if listed is not None:
+        return listed.draft
     try:
         return draft_of(Vocabulary.of(open_source(target).tokenizer()))
     except CheckpointError:
@@ -22,7 +27,7 @@ def known_draft(target: str) -> str | None:
 
 
 def draft_for(target: str, draft: str | None) -> str:
-    """The given draft, else the package's own for the target.
+    """The given draft, else the known one for the target.
 
     Raises:
         ConfigError: there is neither.

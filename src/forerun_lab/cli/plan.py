@@ -32,9 +32,33 @@ KINDS_OF_NUMBERS: Final = {
 }
 
 
-@with_flags_of(EngineConfig, panel="For --calibrate", only=("dtype", "weights", "device", "num_threads"), shown=SHOWN)
+RANKS_OF_HOSTS: Final = ("remote_ranks", "rank_address", "rank_key_file")
+
+
+@with_flags_of(
+    EngineConfig,
+    panel="For --calibrate",
+    only=("dtype", "weights", "device", "num_threads", *RANKS_OF_HOSTS),
+    shown=SHOWN,
+)
 class CalibrationOptions:
-    """Number formats, device and threads for calibration."""
+    """Number formats, device, threads and ranks for calibration."""
+
+    target_numbers: Annotated[
+        str | None,
+        option(
+            "--target-ranks",
+            "--tensor-parallel-size",
+            help="Numbers of ranks to measure the target on, such as 1,2,4 [on GPUs: every number].",
+        ),
+    ] = None
+    draft_numbers: Annotated[str | None, option("--draft-ranks", help="The same for the draft.")] = None
+    draft_device: Annotated[str | None, option("--draft-device", help="First device of the draft.")] = None
+
+    @property
+    def has_ranks(self) -> bool:
+        """Whether ranks or the draft's device were given."""
+        return bool(self.target_numbers or self.draft_numbers or self.draft_device)
 
 
 @with_flags_of(panel="Times of passes (one of these)")
@@ -83,13 +107,18 @@ def plan(
     """Simulate every way to divide a machine between target and draft, and rank them by expected speed."""
     for path in filter(None, (times.calibrate, as_json, plot)):
         require_writable(path)
+    if times.calibrate is None and machine.has_ranks:
+        raise ConfigError(
+            "--target-ranks, --draft-ranks and --draft-device say what --calibrate FILE measures: add that flag; plans "
+            "try every split of --units by themselves"
+        )
     if draft is not None and _is_here(draft):
         find_draft_model(draft)  # a head is refused whatever the source of the times
     profile = times.profile
     trace = acceptance.trace
     accept_length = acceptance.accept_length
     if times.calibrate is not None:
-        _calibrate(times, EngineConfig(target=target, **engine_settings(machine)), draft)
+        _calibrate(times.calibrate, target, draft, machine)
         if trace is None and accept_length is None:
             return
         profile = profile or times.calibrate
@@ -112,19 +141,38 @@ def plan(
         say(f"wrote {plot}")
 
 
-def _calibrate(times: TimeOptions, config: EngineConfig, draft: str | None) -> None:
+def _calibrate(path: Path, target: str, draft: str | None, machine: CalibrationOptions) -> None:
     """Measure both models and write the profile."""
-    path = times.calibrate
-    assert path is not None, "asked to calibrate"
+    settings = engine_settings(machine)
+    hosts = [settings.pop(name, None) for name in RANKS_OF_HOSTS]
+    config = EngineConfig(target=target, **settings)
     find_model(config.target)
     from forerun.engine.known_draft import draft_for
 
     model = draft_for(config.target, draft)
     find_draft_model(model)
-    from forerun_lab.planner.calibrate import calibrate  # imports torch
+    from forerun_lab.planner.calibrate import Ranks, calibrate  # imports torch
 
-    calibrate(config, model, lambda step: say(f"forerun: measuring {step}")).write(path)
+    ranks = None
+    if machine.has_ranks or any(hosts):
+        ranks = Ranks(
+            target=_numbers(machine.target_numbers, "--target-ranks"),
+            draft=_numbers(machine.draft_numbers, "--draft-ranks"),
+            remote=hosts[0] or 0,
+            address=hosts[1],
+            key_file=hosts[2],
+            draft_device=machine.draft_device,
+        )
+    calibrate(config, model, lambda step: say(f"forerun: measuring {step}"), ranks).write(path)
     say(f"forerun: wrote {path}; use it with --profile {path}")
+
+
+def _numbers(text: str | None, flag: str) -> tuple[int, ...]:
+    """Numbers from a text such as 1,2,4; none without a text."""
+    try:
+        return tuple(int(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        raise ConfigError(f"{flag} {text!r} must be numbers of ranks separated by commas, such as 1,2,4") from None
 
 
 def _profile(times: TimeOptions, profile: Path | None, pair: Pair | None) -> Profile:
@@ -171,14 +219,16 @@ def _paced_profile(text: str) -> Profile:
 
 def _sized(name: str, weight_bits: int, flag: str) -> "SizedModel":
     """A model's sizes: known ones by name, else those of its config.json."""
-    from forerun.checkpoints.known_models import known_models
+    from forerun.checkpoints.known_models import find_known, known_models
     from forerun_lab.planner.roofline import SizedModel
 
-    known = known_models()
-    is_model = _is_here(name) or "/" in name or find_named(name) is not None
-    if name not in known and not is_model:
-        raise ConfigError(f"{flag} {name!r} is neither a folder or file nor a hub name nor one of {', '.join(known)}")
-    spec = known[name] if name in known else (find_draft_model if flag == "--draft" else find_model)(name).spec()
+    known = find_known(name)
+    if known is not None:
+        return SizedModel(name=known.name, spec=known.spec, weight_bits=weight_bits)
+    if not (_is_here(name) or "/" in name or find_named(name) is not None):
+        names = ", ".join(known_models())
+        raise ConfigError(f"{flag} {name!r} is neither a folder or file nor a hub name nor one of {names}")
+    spec = (find_draft_model if flag == "--draft" else find_model)(name).spec()
     return SizedModel(name=name, spec=spec, weight_bits=weight_bits)
 
 

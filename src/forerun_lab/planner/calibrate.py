@@ -1,11 +1,12 @@
 """Measure the times of passes on this machine, as a profile for the planner."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
 from time import perf_counter
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -24,8 +25,10 @@ from forerun.drafting.policies import Policies, RemotePolicy, TreePolicy
 from forerun.engine.engine import Engine
 from forerun.engine.model_loading import Checkpoint
 from forerun.engine.placement import allowed_threads
+from forerun.engine.shared_model import load_shared
 from forerun.model.measure import measure_pace
 from forerun.model.runner import Runner
+from forerun.sharding.followers import SharedRole
 from forerun.speculation.referee.budget import DraftCosts, RowBudget
 from forerun.speculation.referee.costs import RoundCosts
 from forerun_lab.planner.profile import Profile
@@ -43,60 +46,189 @@ NUM_TOKENS: Final = 60  # length of the answer that is measured
 OnStep = Callable[[str], None]
 
 
-def calibrate(config: EngineConfig, draft: str, on_step: OnStep) -> Profile:
-    """Measure both models on every number of cores, and the overheads of rounds and expansions.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """The numbers of ranks to measure each model on; each rank has a GPU of its own, or `num_threads` of the CPU.
 
-    On other devices than the CPU there is one unit, the device itself.
+    Args:
+        target, draft: the numbers; empty: one on a CPU, elsewhere as many as there are devices.
+        remote: how many of the target's ranks run on other hosts, at most all but one; their workers must join again
+            for every measurement.
+        address, key_file: where these join, and their key.
+        draft_device: the first device of the draft; None: the target's.
+    """
+
+    target: Sequence[int] = ()
+    draft: Sequence[int] = ()
+    remote: int = 0
+    address: str | None = None
+    key_file: str | None = None
+    draft_device: str | None = None
+
+    def __post_init__(self) -> None:
+        for flag, numbers in (("--target-ranks", self.target), ("--draft-ranks", self.draft)):
+            if min(numbers, default=1) < 1:
+                raise ConfigError(f"{flag} {','.join(map(str, numbers))} must be numbers of at least 1, such as 1,2,4")
+
+    def on(self, device: str) -> "Ranks":
+        """The same with the numbers that were left out."""
+        return replace(
+            self,
+            target=self.target or every_number(device),
+            draft=self.draft or every_number(self.draft_device or device),
+        )
+
+    def of_target(self, config: EngineConfig, num_ranks: int) -> EngineConfig:
+        """The settings of a target on this many ranks."""
+        remote = min(self.remote, num_ranks - 1)
+        joined: dict[str, Any] = {"rank_address": self.address, "rank_key_file": self.key_file} if remote else {}
+        return replace(config, target_ranks=num_ranks, remote_ranks=remote, **joined)
+
+    def of_draft(self, config: EngineConfig, draft: str, num_ranks: int) -> EngineConfig:
+        """The settings with which a draft is loaded on this many ranks, as if it were the target."""
+        return replace(config, target=draft, target_ranks=num_ranks, device=self.draft_device or config.device)
+
+
+def calibrate(config: EngineConfig, draft: str, on_step: OnStep, ranks: Ranks | None = None) -> Profile:
+    """Measure both models on every number of cores or ranks, and the overheads of rounds and expansions.
 
     Args:
         config: target, dtype, device and the most threads; its drafter and its pace are not used.
         on_step: called with the name of each measurement.
+        ranks: None: on a CPU, one rank with every number of threads; elsewhere every number of devices.
     """
     most = allowed_threads(config.num_threads, usable_cores())
     device = read_device(config.device).torch_device
     config = replace(config, device=device, num_threads=most)
-    units = range(1, most + 1) if device == "cpu" else range(1, 2)
+    about = {
+        "target": config.target,
+        "draft": draft,
+        "dtype": config.dtype,
+        "weights": config.weights,
+        "device": config.device,
+        "exactness": config.exactness,
+        "torch": torch.__version__,
+    }
+    if ranks is None and device == "cpu":
+        return of_cores(config, draft, range(1, most + 1), on_step, about)
+    return of_ranks(config, draft, (ranks or Ranks()).on(device), on_step, about)
+
+
+def every_number(first: str) -> Sequence[int]:
+    """The numbers of ranks that have a device each, from this one on; on a CPU one."""
+    device = torch.device(first)
+    return (1,) if device.type == "cpu" else range(1, torch.cuda.device_count() - (device.index or 0) + 1)
+
+
+def of_cores(
+    config: EngineConfig, draft: str, units: Sequence[int], on_step: OnStep, about: Mapping[str, str]
+) -> Profile:
+    """A profile by CPU cores, with one rank of each model."""
     target_model = Checkpoint.open(open_source(config.target), config)
     draft_model = Checkpoint.open_draft(open_source(draft), config)
-    paces = {"target": measure_units(config, target_model, TARGET_ROWS, units, on_step)}
-    paces["draft"] = measure_units(config, draft_model, DRAFT_ROWS, units, on_step)
+    paces = {"target": measure_cores(config, target_model, TARGET_ROWS, units, on_step)}
+    paces["draft"] = measure_cores(config, draft_model, DRAFT_ROWS, units, on_step)
     target_pace = paces["target"][units[-1]]
-    draft_pace = paces["draft"][units[-1]]
     on_step("rounds and expansions")
     round_s = round_overhead_s(config, target_pace)
-    expansion_s = expansion_overhead_s(load(config, draft_model), target_pace, draft_pace)
+    expansion_s = expansion_overhead_s(load(config, draft_model), target_pace, paces["draft"][units[-1]])
     has_worker = len(units) > 1  # with one core there is no core for a drafter's process
+    apart = replace(config, drafter=Parallel(draft=DraftModel(model=draft)), num_threads=max(1, units[-1] - 1))
     return Profile(
         source="measured",
-        unit="core" if device == "cpu" else "GPU",
+        unit="core",
         target=paces["target"],
         draft=paces["draft"],
         serial_overhead_s=round_s,
         parallel_overhead_s=round_s,
         expansion_overhead_s=expansion_s,
-        worker_expansion_overhead_s=worker_overhead_s(config, draft, paces["draft"][1]) if has_worker else expansion_s,
-        about={
-            "target": config.target,
-            "draft": draft,
-            "dtype": config.dtype,
-            "weights": config.weights,
-            "device": config.device,
-            "exactness": config.exactness,
-            "torch": torch.__version__,
-        },
+        worker_expansion_overhead_s=worker_overhead_s(apart, paces["draft"][1]) if has_worker else expansion_s,
+        about=about,
     )
 
 
-def measure_units(
+def of_ranks(config: EngineConfig, draft: str, ranks: Ranks, on_step: OnStep, about: Mapping[str, str]) -> Profile:
+    """A profile by ranks; the overheads are those of the fewest ranks, since they hardly depend on the number."""
+    is_on_cpu = config.device == "cpu"
+    fewest = min(ranks.target), min(ranks.draft)
+    num_cores = config.num_threads or 1
+    config = replace(config, num_threads=max(1, num_cores // max(*ranks.target, *ranks.draft)))
+    paces: dict[str, dict[int, Pace]] = {"target": {}, "draft": {}}
+    for num_ranks in sorted(set(ranks.target)):
+        on_step(f"{config.target} on {num_ranks} of {max(ranks.target)} ranks")
+        with runner_of(ranks.of_target(config, num_ranks), "target") as runner:
+            paces["target"][num_ranks] = measured(runner, TARGET_ROWS)
+    for num_ranks in sorted(set(ranks.draft)):
+        on_step(f"{draft} on {num_ranks} of {max(ranks.draft)} ranks")
+        with runner_of(ranks.of_draft(config, draft, num_ranks), "draft") as runner:
+            paces["draft"][num_ranks] = measured(runner, DRAFT_ROWS)
+    on_step("rounds and expansions")
+    target_pace = paces["target"][fewest[0]]
+    draft_pace = paces["draft"][fewest[1]]
+    alone = ranks.of_target(config, fewest[0])
+    round_s = round_overhead_s(alone, target_pace)
+    with runner_of(ranks.of_draft(config, draft, fewest[1]), "draft") as runner:
+        expansion_s = expansion_overhead_s(runner, target_pace, draft_pace)
+    num_devices = num_cores if is_on_cpu else torch.cuda.device_count()
+    worker_s = expansion_s
+    if sum(fewest) <= num_devices:  # else there is no device for a drafter's process
+        parallel = Parallel(draft=DraftModel(model=draft), ranks=fewest[1], device=ranks.draft_device)
+        worker_s = worker_overhead_s(replace(alone, drafter=parallel), draft_pace)
+    return Profile(
+        source="measured",
+        unit="rank" if is_on_cpu else "GPU",
+        target=paces["target"],
+        draft=paces["draft"],
+        serial_overhead_s=round_s,
+        parallel_overhead_s=round_s,
+        expansion_overhead_s=expansion_s,
+        worker_expansion_overhead_s=worker_s,
+        about={**about, "threads of a rank": str(config.num_threads)},
+    )
+
+
+@contextmanager
+def runner_of(config: EngineConfig, role: SharedRole) -> Iterator[Runner]:
+    """The model `config.target` on its ranks, in this process and others, which then end."""
+    opened = Checkpoint.open if role == "target" else Checkpoint.open_draft
+    checkpoint = opened(open_source(config.target), config)
+    num_threads = config.num_threads or 1
+    if config.target_ranks == 1:
+        runner = load(config, checkpoint)
+    else:
+        runner = load_shared(
+            checkpoint,
+            config,
+            checkpoint.choose_backend(config, config.exactness),
+            role=role,
+            exactness=config.exactness,
+            capacity=CONTEXT + ROOM,
+            pace=None,
+            num_threads=num_threads,
+        )
+    before = torch.get_num_threads()
+    torch.set_num_threads(num_threads)
+    try:
+        yield runner
+    finally:
+        torch.set_num_threads(before)
+        runner.close()
+
+
+def measured(runner: Runner, rows: Sequence[int]) -> Pace:
+    """A model's pace."""
+    return measure_pace(runner, rows, context=context_of(runner), budget_s=BUDGET_S)
+
+
+def measure_cores(
     config: EngineConfig, checkpoint: Checkpoint, rows: Sequence[int], units: Sequence[int], on_step: OnStep
 ) -> dict[int, Pace]:
-    """A model's pace on every number of units; the model is loaded for this and freed afterwards."""
+    """A model's pace on every number of cores; the model is loaded for this and freed afterwards."""
     runner = load(config, checkpoint)
     paces = {}
     for num_units in units:
         on_step(f"{checkpoint.source.name} on {num_units} of {len(units)}")
-        measure = partial(measure_pace, runner, rows, context=context_of(runner), budget_s=BUDGET_S)
-        paces[num_units] = on_threads(num_units, measure) if config.device == "cpu" else measure()
+        paces[num_units] = on_threads(num_units, partial(measured, runner, rows))
     return paces
 
 
@@ -139,13 +271,11 @@ def expansion_overhead_s(draft: Runner, target_pace: Pace, draft_pace: Pace) -> 
     return max(0.0, median(beyond_s))
 
 
-def worker_overhead_s(config: EngineConfig, draft: str, pace: Pace) -> float:
-    """The median time of an expansion beyond its pass in a drafter's process that has its own core.
+def worker_overhead_s(config: EngineConfig, pace: Pace) -> float:
+    """The median time of an expansion beyond its pass in the drafter's process that `config` sets.
 
     The process does not report the nodes per expansion; most expansions have the maximum.
     """
-    shape = DraftModel(model=draft)
-    config = replace(config, drafter=Parallel(draft=shape), num_threads=max(1, (config.num_threads or 1) - 1))
     policies = Policies(tree=TreePolicy(looks_up=False), remote=RemotePolicy(looks_up=False, is_traced=True))
     with Engine(config, policies=policies) as engine:
         times_s: list[float] = []
@@ -159,7 +289,7 @@ def worker_overhead_s(config: EngineConfig, draft: str, pace: Pace) -> float:
             "the drafter's process did not draft, so its speed cannot be measured: see the messages above, or measure "
             "with --threads 1, which starts no drafter's process"
         )
-    return max(0.0, median(times_s) - pace.step_s(shape.draft_width))
+    return max(0.0, median(times_s) - pace.step_s(DraftModel().draft_width))
 
 
 def round_overhead_s(config: EngineConfig, pace: Pace) -> float:

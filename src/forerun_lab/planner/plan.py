@@ -9,13 +9,14 @@ from forerun.core.drafter_config import DrafterConfig, DraftModel, NoDrafter, Pa
 from forerun.core.errors import ConfigError
 from forerun.core.optional_packages import install_command
 from forerun.drafting.policies import Policies, RemotePolicy, TreePolicy
+from forerun_lab.planner.bound import NUM_SIMULATIONS as NUM_BOUNDING
 from forerun_lab.planner.bound import Bound, bound_of
 from forerun_lab.planner.outcome import Outcome
 from forerun_lab.planner.profile import Profile
 from forerun_lab.planner.simulate import Costs, simulate
 from forerun_lab.planner.trace import AnswerTrace
 
-OnPlan = Callable[[int, int], None]  # plans tried, about how many in all
+OnPlan = Callable[[int, int], None]  # simulations done, about how many in all
 
 COARSE_TOKENS: Final = 512  # of the traces, for the search; the results are then simulated on all tokens
 NUM_CLIMBED: Final = 3  # parallel splits for which trees are searched
@@ -81,17 +82,18 @@ def search(
     *,
     units: int | None = None,
     lookup: bool = True,
+    has_bound: bool = True,
     on_plan: OnPlan = lambda done, total: None,
 ) -> list[Plan]:
     """The best plan of every split, fastest first; a serial split has one plan with adaptive and one with fixed widths.
 
     Every split is tried with a default tree on a part of the traces. For the fastest of these, better trees are found
-    by hill climbing. Then the best plan of each split is simulated on all traces. The fastest parallel plan gets its
-    bound.
+    by hill climbing. Then the best plan of each split is simulated on all traces.
 
     Args:
         units: number of units to divide; None: the most that the profile has for the target.
         lookup: whether drafters also use prompt lookup.
+        has_bound: whether the fastest parallel plan gets its bound, which takes a quarter of the time.
 
     Raises:
         ConfigError: the profile lacks the times of these units.
@@ -103,7 +105,7 @@ def search(
         profile=profile,
         policies=Policies(tree=TreePolicy(looks_up=lookup), remote=RemotePolicy(looks_up=lookup)),
         on_plan=on_plan,
-        num_expected=2 * len(usual) + CLIMB_STEPS * (NUM_CLIMBED + 2),
+        num_expected=2 * len(usual) + CLIMB_STEPS * (NUM_CLIMBED + 2) + NUM_BOUNDING * has_bound,
     )
     part = first_tokens(traces, COARSE_TOKENS)
     coarse = [player.play(part, split, drafter) for split, drafter in usual]
@@ -114,9 +116,16 @@ def search(
     whole.append(player.play(traces, plain_split(splits), NoDrafter()))
     whole.sort(key=speed_of, reverse=True)
     for place, plan in enumerate(whole):
-        if isinstance(plan.drafter, Parallel):
-            costs = player.costs_of(plan.split)
-            whole[place] = replace(plan, bound=bound_of(traces, plan.drafter, costs, player.policies))
+        if has_bound and isinstance(plan.drafter, Parallel):
+            bound = bound_of(
+                traces,
+                plan.drafter,
+                player.costs_of(plan.split),
+                player.policies,
+                projected=plan.outcome,
+                on_simulation=player.count,
+            )
+            whole[place] = replace(plan, bound=bound)
             break
     return whole
 
@@ -133,9 +142,13 @@ class Player:
 
     def play(self, traces: Sequence[AnswerTrace], split: Split, drafter: DrafterConfig) -> Plan:
         outcome = simulate(traces, drafter, self.costs_of(split), self.policies)
+        self.count()
+        return Plan(split=split, drafter=drafter, outcome=outcome)
+
+    def count(self) -> None:
+        """Report one more simulation."""
         self.num_done += 1
         self.on_plan(self.num_done, max(self.num_done, self.num_expected))
-        return Plan(split=split, drafter=drafter, outcome=outcome)
 
     def costs_of(self, split: Split) -> Costs:
         return Costs.of(self.profile, target_units=split.target_units, draft_units=split.draft_units)

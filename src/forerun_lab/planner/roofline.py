@@ -34,6 +34,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, Final
 
+from forerun.checkpoints.known_models import INT4_BYTES
 from forerun.core.drafter_config import MAX_RANKS
 from forerun.core.errors import ConfigError
 from forerun.core.model_spec import ModelSpec
@@ -41,7 +42,7 @@ from forerun.core.pace import Pace
 from forerun.sharding.plan import ShardPlan, plan_shards, why_indivisible
 from forerun_lab.planner.profile import Profile
 
-BYTES_PER_WEIGHT: Final = {4: 0.5195, 8: 1.016, 16: 2.0}  # scales and zeros of groups of 128 included
+BYTES_PER_WEIGHT: Final = {4: INT4_BYTES, 8: 1.016, 16: 2.0}  # scales and zeros of groups of 128 included
 HEAD_BYTES = 2.0  # per element; the head stays in 16 bit, as with AWQ
 CACHE_BYTES = 2  # per element
 GROUP_SIZE: Final = 128  # inputs that share a scale; a unit's part of the MLP holds whole groups

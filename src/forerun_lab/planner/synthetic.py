@@ -53,15 +53,16 @@ class SyntheticPair:
     def traces(self) -> list[AnswerTrace]:
         """Random answers. All exponents use the same random numbers, so that a better draft is better everywhere."""
         rng = random.Random(self.seed)
-        return [self._answer(rng) for _ in range(self.num_answers)]
+        return [self._answer(rng, number * self.num_tokens) for number in range(self.num_answers)]
 
-    def _answer(self, rng: random.Random) -> AnswerTrace:
+    def _answer(self, rng: random.Random, first_place: int) -> AnswerTrace:
+        """A random answer. No id occurs twice, here or in another answer, because drafters learn what follows an id."""
         token_ids = []
         children = []
         log_probs = []
-        for place in range(1, self.num_tokens + 1):
+        for place in range(first_place + 1, first_place + self.num_tokens + 1):
             probabilities = spread(rng.betavariate(TOP_ALPHA, TOP_BETA) ** self.exponent)
-            ids = [place * (NUM_OTHERS + 2) + rank for rank in range(len(probabilities))]  # no id occurs twice
+            ids = [place * (NUM_OTHERS + 2) + rank for rank in range(len(probabilities))]
             token_ids.append(draw(ids, probabilities, rng.random()))
             children.append(tuple(ids))
             log_probs.append(tuple(math.log(max(value, LEAST_PROBABILITY)) for value in probabilities))

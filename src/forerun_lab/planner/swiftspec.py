@@ -1,5 +1,5 @@
-"""SwiftSpec's published figures that the planner is checked against (arXiv 2506.11309, table 7 and section 4; and the
-README of its repository, for the speed of each pair of models).
+"""SwiftSpec's pairs of models, and the figures that it published for them (arXiv 2506.11309, table 7 and section 4;
+and the README of its repository, for depth, split and speed of each pair).
 
 Table 7 is of Qwen2-72B with Qwen2-1.5B on 8xH800: tokens/s, milliseconds of a target and of a draft pass, and the
 acceptance length, a mean over six data sets. The paper says neither whether a length counts the bonus token nor how
@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from forerun.checkpoints.known_models import known_models
+from forerun.core.errors import ConfigError
 from forerun_lab.planner.profile import Profile
 from forerun_lab.planner.roofline import Machine, SizedModel, roofline_profile
 
@@ -29,24 +30,99 @@ class Pair:
     """A row of the README: a mean over six data sets, greedy, weights int4 (AWQ), on 8xH800.
 
     Args:
+        name: as SwiftSpec's commands name the pair; `other_names` are further spellings.
+        target, draft: names of known models.
         target_units: GPUs of the target, by README and section 4.3.1; the draft has the rest of eight. Table 9 of the
             paper has two of them the other way round: 4 for Qwen2-72B, 6 for R1-Distill-Qwen-32B.
+        depth: draft passes in a round.
+        verify_width, draft_width: rows of a target pass and of a draft pass.
+        tokens_per_s: with parallel drafting.
+        serial_tokens_per_s: with serial drafting on all eight GPUs, published for one pair. No pair has a published
+            speed of plain decoding.
     """
 
+    name: str
+    other_names: tuple[str, ...] = ()
     target: str
     draft: str
-    tokens_per_s: float
     target_units: int
+    depth: int
+    verify_width: int = 8
+    draft_width: int = 8
+    tokens_per_s: float
+    serial_tokens_per_s: float | None = None
+
+    @property
+    def draft_units(self) -> int:
+        return UNITS - self.target_units
 
 
 PAIRS: Final = (
-    Pair(target="Llama-3.3-70B", draft="Llama-3.2-3B", tokens_per_s=369.0, target_units=4),
-    Pair(target="Llama-3-70B", draft="Llama-3.2-3B", tokens_per_s=347.0, target_units=4),
-    Pair(target="deepseek-coder-33b", draft="deepseek-coder-1.3b", tokens_per_s=472.0, target_units=6),
-    Pair(target="Qwen2-72B", draft="Qwen2-1.5B", tokens_per_s=274.0, target_units=6),
-    Pair(target="R1-Distill-Qwen-32B", draft="R1-Distill-Qwen-1.5B", tokens_per_s=317.0, target_units=4),
-    Pair(target="R1-Distill-Llama-70B", draft="R1-Distill-Llama-8B", tokens_per_s=268.0, target_units=4),
+    Pair(
+        name="llama3.3",
+        target="Llama-3.3-70B",
+        draft="Llama-3.2-3B",
+        target_units=4,
+        depth=6,
+        tokens_per_s=369.0,
+    ),
+    Pair(
+        name="llama3",
+        target="Llama-3-70B",
+        draft="Llama-3.2-3B",
+        target_units=4,
+        depth=6,
+        tokens_per_s=347.0,
+    ),
+    Pair(
+        name="deepseek",
+        target="deepseek-coder-33b",
+        draft="deepseek-coder-1.3b",
+        target_units=6,
+        depth=5,
+        tokens_per_s=472.0,
+    ),
+    Pair(
+        name="qwen2",
+        other_names=("qwen",),
+        target="Qwen2-72B",
+        draft="Qwen2-1.5B",
+        target_units=6,
+        depth=5,
+        tokens_per_s=274.0,
+        serial_tokens_per_s=200.0,
+    ),
+    Pair(
+        name="r1-qwen",
+        other_names=("r1qwen",),
+        target="R1-Distill-Qwen-32B",
+        draft="R1-Distill-Qwen-1.5B",
+        target_units=4,
+        depth=5,
+        tokens_per_s=317.0,
+    ),
+    Pair(
+        name="r1-llama",
+        other_names=("r1llama",),
+        target="R1-Distill-Llama-70B",
+        draft="R1-Distill-Llama-8B",
+        target_units=4,
+        depth=5,
+        tokens_per_s=268.0,
+    ),
 )
+
+
+def pair_named(name: str) -> Pair:
+    """The pair of this name, in any case.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    for pair in PAIRS:
+        if name.lower() in (pair.name, *pair.other_names):
+            return pair
+    raise ConfigError(f"no pair of SwiftSpec is named {name!r}: choose among {', '.join(pair.name for pair in PAIRS)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
