@@ -231,6 +231,9 @@ def dense_logits(
             h = x if spec.norms == "after" else normalise(x, weights[part + "mlp_norm.weight"], spec.norm_eps)
             if spec.num_experts:
                 branch = mixture(spec, h, linear, part)
+                if spec.shared_size:
+                    shared = linear(gated(spec, linear(h, part + "shared_gate_up")), part + "shared_out")
+                    branch = branch + linear(h, part + "shared_gate").sigmoid() * shared
             else:
                 branch = linear(gated(spec, linear(h, part + "gate_up")), part + "mlp_out")
             x = add_branch(spec, weights, x, branch, part + "mlp_post_norm")

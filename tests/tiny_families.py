@@ -9,9 +9,9 @@ from tests.tiny import tiny_spec
 Values = dict[str, object]
 FAMILIES = (
     "mistral", "smollm3", "ministral3", "granite", "phi3", "gemma3_text", "olmo2", "olmo3", "glm4", "gpt_oss",
-    "qwen3_moe", "qwen3_5_text", "lfm2",
+    "qwen3_moe", "qwen3_5_text", "qwen3_next", "lfm2",
 )  # fmt: skip
-MIXED = ("qwen3_5_text", "lfm2")  # have layers without attention, which torch alone runs
+MIXED = ("qwen3_5_text", "qwen3_next", "lfm2")  # have layers without attention, which torch alone runs
 UNSHARED = ("gpt_oss", "qwen3_moe", *MIXED)  # cannot be divided among ranks
 
 
@@ -84,6 +84,11 @@ def values_of(rng: random.Random, family: str, num_layers: int, values: Values) 
             return {
                 "qk_norm": True, "gates_attention": True, "mixer": net, "wide_norms": True, "out_bias": False,
                 "mixer_layers": rng.choice([(0, 1), (0, 2), (1, 2)]), "rope": RopeSpec(theta=100.0, rotated_dims=4),
+            }  # fmt: skip
+        case "qwen3_next":
+            return {
+                **values_of(rng, "qwen3_5_text", num_layers, values), **values_of(rng, "qwen3_moe", num_layers, values),
+                "shared_size": rng.choice([6, 10]), "mlp_bias": False,
             }  # fmt: skip
         case "lfm2":
             convolution = ShortConvolution(

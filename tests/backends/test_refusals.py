@@ -40,7 +40,8 @@ def test_tritons_kernels_are_refused_by_name() -> None:
 @pytest.mark.parametrize("family", MIXED)
 def test_layers_without_attention_are_named_and_torch_runs_them(family: str) -> None:
     spec = family_spec(random.Random(1), family)
-    name = "short convolutions" if family == "lfm2" else "an output gate of attention or gated delta nets"
+    names = ["a shared expert"] * (family == "qwen3_next") + ["an output gate of attention", "gated delta nets"]
+    name = "short convolutions" if family == "lfm2" else " or ".join(names)
     choice = choose_backend("exact", dtype=torch.float32, device="cpu", head_dim=8, conditions=conditions(spec))
     assert choice.missing == f"the native kernels do not compute {name}, which this model has"
     assert choice.backend.name == "reference"

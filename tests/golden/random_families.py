@@ -12,6 +12,7 @@ import transformers
 from torch import Tensor
 
 Config = dict[str, Any]
+OFFSET = ("Gemma3", "Qwen3_5", "Qwen3_5Moe", "Qwen3Next")  # classes whose norms multiply by 1 + w
 LENGTH = 40  # tokens of a text: longer than every window
 
 
@@ -36,7 +37,8 @@ class RandomFamily:
             for name, weight in model.named_parameters():
                 if "norm" in name:
                     weight.uniform_(-0.4, 0.6, generator=generator)
-                    weight += 0.0 if self.classes in ("Gemma3", "Qwen3_5") and "linear_attn" not in name else 1.0
+                    is_offset = self.classes in OFFSET and "linear_attn" not in name
+                    weight += 0.0 if is_offset else 1.0
                 else:
                     weight.normal_(0.0, 0.25, generator=generator)
             for name, buffer in model.named_buffers():
@@ -257,6 +259,13 @@ def qwen3_5(rng: random.Random) -> Config:
     }  # fmt: skip
 
 
+def qwen3_next(rng: random.Random) -> Config:
+    return {
+        **qwen3_5(rng), "num_experts": rng.choice([5, 6, 8]), "num_experts_per_tok": rng.choice([1, 2, 4]),
+        "moe_intermediate_size": rng.choice([24, 32]), "shared_expert_intermediate_size": rng.choice([16, 20]),
+    }  # fmt: skip
+
+
 def lfm2(rng: random.Random) -> Config:
     kinds = kinds_of_layers(rng, "conv")
     adjusts = rng.random() < 0.5
@@ -284,5 +293,7 @@ FAMILIES: dict[str, RandomFamily] = {
     "mistral": RandomFamily(classes="Mistral", draw=mistral),
     "qwen2": RandomFamily(classes="Qwen2", draw=qwen2),
     "qwen3_5": RandomFamily(classes="Qwen3_5", draw=qwen3_5, config_class="Qwen3_5TextConfig"),
+    "qwen3_next": RandomFamily(classes="Qwen3Next", draw=qwen3_next),
+    "qwen3_5_moe": RandomFamily(classes="Qwen3_5Moe", draw=qwen3_next, config_class="Qwen3_5MoeTextConfig"),
     "lfm2": RandomFamily(classes="Lfm2", draw=lfm2),
 }

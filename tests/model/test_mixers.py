@@ -6,12 +6,14 @@ The texts are longer than PLACE_LAG, so rows read states at several places.
 import random
 from dataclasses import replace
 from functools import cache
+from math import prod
 
 import pytest
 import torch
 from torch import Tensor
 
 from forerun.backends.torch.backend import FUSED, REFERENCE
+from forerun.checkpoints.huggingface.names import tensor_plan
 from forerun.core.mixers import KEPT_STATES, PLACE_LAG, PLACE_STRIDE, GatedDeltaNet
 from forerun.core.model_spec import ModelSpec
 from forerun.model.runner import Runner
@@ -207,3 +209,10 @@ def test_snapshots_take_no_more_than_half_of_the_memory_and_the_oldest_goes_firs
             warm.save(text_of(0, length), "")
         assert len(warm._snapshots) == min(expected, 2)
         assert warm._num_snapshot_bytes <= warm._room_for_snapshots
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, "qwen3_next"])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_number_of_parameters_is_that_of_all_tensors(family: str, seed: int) -> None:
+    spec = family_spec(random.Random(seed), family)
+    assert spec.num_parameters == sum(prod(place.shape) for place in tensor_plan(spec).values())

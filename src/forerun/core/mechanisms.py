@@ -20,6 +20,7 @@ OTHER_HEADS: Final = "layers with heads of another size"
 SINKS: Final = "attention sinks"
 EXPERTS: Final = "experts"
 CLAMPED: Final = "a clamped gate"
+SHARED_EXPERT: Final = "a shared expert"
 OUTPUT_GATE: Final = "an output gate of attention"
 CONVOLUTION: Final = "short convolutions"
 DELTA_NET: Final = "gated delta nets"
@@ -45,6 +46,7 @@ def mechanisms_of(spec: ModelSpec, max_length: int) -> frozenset[str]:
         SINKS: spec.attention_sinks,
         EXPERTS: spec.num_experts > 0,
         CLAMPED: spec.gate == "clamped",
+        SHARED_EXPERT: spec.shared_size > 0,
         OUTPUT_GATE: spec.gates_attention,
         CONVOLUTION: isinstance(spec.mixer, ShortConvolution),
         DELTA_NET: isinstance(spec.mixer, GatedDeltaNet),

@@ -91,6 +91,8 @@ class ModelSpec:
         num_experts: MLPs of a layer, of which each token goes through `num_chosen_experts`: those to which a linear
             layer, the router, gives the highest scores. Their outputs are added up by the softmax of these scores.
             0: a layer has one MLP for all tokens. `intermediate_size` is that of an expert.
+        shared_size: intermediate size of one more MLP, which every token goes through besides its experts. Its output
+            is multiplied by the sigmoid of a gate, which is a product of the input. 0: there is none.
         attention_scale: factor of the products of queries and keys; None: 1 / sqrt(head_dim).
         embedding_scale: factor of the embedding where it enters the residual stream.
         rounds_embedding_scale: this factor is rounded to the dtype first (Gemma).
@@ -148,6 +150,7 @@ class ModelSpec:
     attention_sinks: bool = False
     num_experts: int = 0
     num_chosen_experts: int = 0
+    shared_size: int = 0
     gates_attention: bool = False
     mixer: Mixer | None = None
     mixer_layers: tuple[int, ...] = ()
@@ -244,6 +247,7 @@ class ModelSpec:
         """Elements of a layer's matrices, and of the vectors of its mixer."""
         one = self.of_layer(layer)
         mlp = 3 * one.intermediate_size * (self.num_experts or 1) + self.num_experts
+        mlp += 3 * self.shared_size + (self.shared_size > 0)
         return self.num_in_mixer(layer) + self.hidden_size * mlp
 
     def num_in_mixer(self, layer: int) -> int:

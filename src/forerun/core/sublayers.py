@@ -71,7 +71,7 @@ def kept_share(spec: ModelSpec, skipped: SkipSet) -> float:
     """The share of a model's weights that a pass without these sublayers reads; its head is always read."""
     if not skipped:
         return 1.0
-    mlp = 3 * spec.hidden_size * spec.intermediate_size * (spec.num_chosen_experts or 1)
+    mlp = 3 * spec.hidden_size * (spec.intermediate_size * (spec.num_chosen_experts or 1) + spec.shared_size)
 
     def size(sublayer: Sublayer) -> int:
         layer, kind = sublayer

@@ -14,7 +14,7 @@ from forerun.core.model_spec import Gate, ModelSpec
 from forerun.core.sublayers import NOTHING, SkipSet, Sublayer
 
 OpKind = Literal[
-    "embed", "mask", "norm", "norm_qk", "norm_add", "linear", "linear_add", "add_partials", "sum_partials",
+    "embed", "mask", "norm", "norm_qk", "norm_add", "add", "linear", "linear_add", "add_partials", "sum_partials",
     "rope_append", "tree_attention", "sigmoid_mul", "convolve", "gated_convolution", "delta_net", "silu_mul",
     "gelu_mul", "experts", "layer_inputs", "gate_input", "scale", "tap", "select_rows",
 ]  # fmt: skip
@@ -149,7 +149,22 @@ def expert_ops(spec: ModelSpec, name: Sublayer) -> list[Op]:
         Op(kind="norm", reads=("x",), writes="h", weights=part + "mlp_norm", sublayer=name),
         Op(kind="linear", reads=("h",), writes="router", weights=part + "router", sublayer=name),
         Op(kind="experts", reads=("h", "router", "x"), writes="x", weights=part + "experts", sublayer=name),
+        *(shared_expert_ops(spec, name) if spec.shared_size else []),
     ]
+
+
+def shared_expert_ops(spec: ModelSpec, name: Sublayer) -> list[Op]:
+    """An MLP for every token besides its experts, with a gate."""
+    part = f"layers.{name[0]}.shared_"
+    ops = [
+        Op(kind="linear", reads=("h",), writes="gate_up", weights=part + "gate_up"),
+        Op(kind=GATES[spec.gate], reads=("gate_up",), writes="gated"),
+        Op(kind="linear", reads=("gated",), writes="branch", weights=part + "out"),
+        Op(kind="linear", reads=("h",), writes="output_gate", weights=part + "gate"),
+        Op(kind="sigmoid_mul", reads=("branch", "output_gate"), writes="branch"),
+        Op(kind="add", reads=("branch", "x"), writes="x"),
+    ]
+    return [replace(op, sublayer=name) for op in ops]
 
 
 def products_of_experts(op: Op, num_experts: int) -> list[tuple[Op, Op]]:

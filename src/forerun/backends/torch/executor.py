@@ -133,6 +133,8 @@ class EagerExecutor(ModelExecutor):
                 norm = self._bound.norms[op.weights]
                 number = None if op.sublayer is None else self._sublayers.index(op.sublayer)
                 return bind_add(op, lambda branch, x: x + norm(branch), number)
+            case "add":
+                return bind_add(op, lambda branch, x: x + branch, self._sublayers.index(op.sublayer))
             case "layer_inputs":
                 assert self._bound.layer_table is not None, "a table of the embeddings for each layer"
                 table = as_plain(self._bound.layer_table)

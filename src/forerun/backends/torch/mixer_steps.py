@@ -174,5 +174,5 @@ def advanced(state_HKV: Tensor, keys_HNK: Tensor, updates_HNV: Tensor, log_decay
 
 
 def sigmoid_mul(mixed_TI: Tensor, gate_TI: Tensor) -> Tensor:
-    """The output of attention times the sigmoid of its gate, row by row."""
+    """The output of attention, or of a shared expert, times the sigmoid of its gate, row by row."""
     return mixed_TI * torch.stack([torch.sigmoid(row) for row in gate_TI])

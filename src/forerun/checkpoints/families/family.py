@@ -110,6 +110,7 @@ class Family:
         gguf_usual: a GGUF file's keys, where values that differ by layer are those of layers with a window.
         read: sets the values of the spec that only this family has, by the config; `read_gguf` by a GGUF file's keys.
         stacks_experts: a folder has one tensor for a weight of all experts of a layer.
+        fuses_nets: a folder has two products of a gated delta net, with the parts of one key head after another.
         gguf_keys: the keys that `read_gguf` and `gguf_sliding` read, besides those of all families.
     """
 
@@ -155,6 +156,7 @@ class Family:
     read_gguf: ReadValues = unchanged
     gguf_keys: tuple[str, ...] = ()
     stacks_experts: bool = False
+    fuses_nets: bool = False
 
 
 def with_experts(config: JsonFile, spec: ModelSpec, count: str, chosen: str, size: str) -> ModelSpec:

@@ -19,6 +19,7 @@ from forerun.checkpoints.families.qwen2 import QWEN2
 from forerun.checkpoints.families.qwen3 import QWEN3
 from forerun.checkpoints.families.qwen3_5 import QWEN3_5
 from forerun.checkpoints.families.qwen3_moe import QWEN3_MOE
+from forerun.checkpoints.families.qwen3_next import QWEN3_5_MOE, QWEN3_NEXT
 from forerun.checkpoints.families.smollm3 import SMOLLM3
 
 ALL: Final = (
@@ -39,6 +40,8 @@ ALL: Final = (
     GPT_OSS,
     QWEN3_MOE,
     QWEN3_5,
+    QWEN3_NEXT,
+    QWEN3_5_MOE,
     LFM2,
 )
 BY_NAME: Final[Mapping[str, Family]] = {family.name: family for family in ALL}

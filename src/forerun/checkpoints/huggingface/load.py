@@ -13,6 +13,7 @@ from forerun.checkpoints.huggingface.names import (
     HEAD_NAME,
     TensorPlace,
     by_weight,
+    fused_of,
     is_ignorable,
     listed,
     tensor_plan,
@@ -60,7 +61,7 @@ def traits_of(spec: ModelSpec) -> Traits:
 def refuse_other_rows(folder: Path, spec: ModelSpec, how: str) -> None:
     """Refuse packed layers whose rows would have to be divided or reordered."""
     family = BY_NAME[spec.family]
-    if family.fused or traits_of(spec).head_order or family.stacks_experts or spec.gates_attention:
+    if any(fused_of(spec).values()) or traits_of(spec).head_order or family.stacks_experts:
         raise CheckpointError(
             f"{folder} holds a {spec.family} model {how}, whose weights would have to be divided or reordered, "
             "which is supported in plain folders and GGUF files only: choose one of these"

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from forerun.checkpoints.families.known import BY_NAME
@@ -89,6 +89,17 @@ def is_ignorable(hf_name: str) -> bool:
     return LEFTOVER.fullmatch(hf_name) is not None
 
 
+def fused_of(spec: ModelSpec) -> Mapping[str, Sequence[str]]:
+    """The modules that a folder stores as one, with their parts in the order of their rows."""
+    family = BY_NAME[spec.family]
+    fused = {**family.fused, "self_attn.q_proj": gated_heads(spec, "self_attn.q_proj")}
+    if family.fuses_nets and isinstance(spec.mixer, GatedDeltaNet):
+        heads = range(spec.mixer.num_key_heads)
+        for module, parts in (("in_proj_qkvz", "qkvz"), ("in_proj_ba", "ba")):
+            fused[f"linear_attn.{module}"] = [f"linear_attn.{part}.{head}" for head in heads for part in parts]
+    return fused
+
+
 def gated_heads(spec: ModelSpec, queries: str) -> tuple[str, ...]:
     """The modules of each query head and its gate, in the order in which one tensor holds them; empty without gates."""
     heads = range(spec.num_heads if spec.gates_attention else 0)
@@ -108,7 +119,7 @@ def _layer_plan(spec: ModelSpec, mixer: Mixer | None, *, borrows: bool) -> Itera
         case ShortConvolution():
             yield from _convolution(mixer, hidden)
         case GatedDeltaNet():
-            yield from _delta_net(mixer, hidden)
+            yield from _delta_net(mixer, hidden, is_fused=BY_NAME[spec.family].fuses_nets)
     if size := spec.layer_input_size:
         yield from _linear("per_layer_input_gate", "layer_input_gate", (size, hidden), False)
         yield from _linear("per_layer_projection", "layer_input_out", (hidden, size), False)
@@ -117,6 +128,10 @@ def _layer_plan(spec: ModelSpec, mixer: Mixer | None, *, borrows: bool) -> Itera
         yield from _linear("mlp.router", "router", (spec.num_experts, hidden), spec.mlp_bias)
         for expert in range(spec.num_experts):
             yield from _mlp(spec, f"mlp.experts.{expert}", f"experts.{expert}.gate_up", f"experts.{expert}.out")
+        if spec.shared_size:
+            shared = replace(spec, intermediate_size=spec.shared_size)
+            yield from _mlp(shared, "mlp.shared_expert", "shared_gate_up", "shared_out")
+            yield from _linear("mlp.shared_expert_gate", "shared_gate", (1, hidden), False)
     else:
         yield from _mlp(spec, "mlp", "gate_up", "mlp_out")
 
@@ -155,14 +170,20 @@ def _convolution(mixer: ShortConvolution, hidden: int) -> Iterator[tuple[str, Te
         yield "conv.conv.bias", TensorPlace(name="convolution_bias.weight", shape=taps[:1])
 
 
-def _delta_net(net: GatedDeltaNet, hidden: int) -> Iterator[tuple[str, TensorPlace]]:
-    first = 0
-    for module, size in (
+def _delta_net(net: GatedDeltaNet, hidden: int, *, is_fused: bool) -> Iterator[tuple[str, TensorPlace]]:
+    modules = [
         ("in_proj_qkv", net.num_channels),
         ("in_proj_z", net.value_size),
         ("in_proj_b", net.num_value_heads),
         ("in_proj_a", net.num_value_heads),
-    ):
+    ]
+    if is_fused:
+        group = net.num_value_heads // net.num_key_heads
+        sizes = {"q": net.key_dim, "k": net.key_dim, "v": group * net.value_dim, "z": group * net.value_dim}
+        parts = sizes | {"b": group, "a": group}
+        modules = [(f"{part}.{head}", size) for part, size in parts.items() for head in range(net.num_key_heads)]
+    first = 0
+    for module, size in modules:
         yield from _linear(f"linear_attn.{module}", "mixer_in", (size, hidden), False, row_start=first)
         first += size
     yield from _linear("linear_attn.out_proj", "attention_out", (hidden, net.out_size), False)
