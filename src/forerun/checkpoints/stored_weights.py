@@ -160,9 +160,10 @@ class StoredWeights:
         tensors = self._parts[name]
         if name.endswith("norm.weight"):
             return self._norm(tensors)
-        if name.endswith(RATES) and self._traits.has_log_rates:
+        if name.endswith(RATES):
             wide = torch.promote_types(self._dtype, torch.float32)
-            return -self._read_rows([(tensors[0], all_rows(tensors[0]))], None, wide).flatten().exp()
+            rates = self._read_rows([(tensors[0], all_rows(tensors[0]))], None, wide).flatten()
+            return -rates.exp() if self._traits.has_log_rates else rates
         plain = as_plain(self._read(name, WHOLE))
         return plain.flatten() if len(tensors[0].shape) == 1 else plain
 

@@ -107,6 +107,7 @@ class Family:
         renamed: other modules, of layers or of the whole model, whose names differ from Llama's, with Llama's names.
         gguf_fused, gguf_norms: the same for GGUF files.
         usual: a config with the keys of other families, where this one's have other names.
+        gguf_final_norm: the name of the last norm in a GGUF file.
         gguf_usual: a GGUF file's keys, where values that differ by layer are those of layers with a window.
         read: sets the values of the spec that only this family has, by the config; `read_gguf` by a GGUF file's keys.
         stacks_experts: a folder has one tensor for a weight of all experts of a layer.
@@ -150,6 +151,7 @@ class Family:
             "mlp_post_norm": "post_ffw_norm",
         }
     )
+    gguf_final_norm: str = "output_norm"
     usual: Callable[[JsonFile], JsonFile] = as_they_are
     gguf_usual: Callable[[JsonFile], JsonFile] = as_they_are
     read: ReadValues = unchanged

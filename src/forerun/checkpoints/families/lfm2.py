@@ -10,6 +10,7 @@ from forerun.core.mixers import ShortConvolution
 from forerun.core.model_spec import ModelSpec
 
 CONVOLUTION: Final = "conv"
+KV_HEADS: Final = "attention.head_count_kv"
 OTHER_KEYS: Final = {  # those of other families, by this family's
     "norm_eps": "rms_norm_eps",
     "block_norm_eps": "rms_norm_eps",
@@ -57,9 +58,29 @@ def intermediate_size(config: JsonFile, stated: int) -> int:
     return -(-size // unit) * unit
 
 
+def usual_gguf(keys: JsonFile) -> JsonFile:
+    """The keys of a GGUF file with the heads of layers that have attention; it has 0 for the others."""
+    counts = keys.values.get(KV_HEADS)
+    if not isinstance(counts, list | tuple):
+        return keys
+    some = {count for count in counts if count}
+    if len(some) != 1 or len(counts) != keys.integer("block_count"):
+        raise keys.wrong(KV_HEADS, "a number for each layer: 0, or one and the same number")
+    return replace(keys, values={**keys.values, KV_HEADS: some.pop()})
+
+
+def read_gguf(keys: JsonFile, spec: ModelSpec) -> ModelSpec:
+    counts = keys.values.get(KV_HEADS)
+    counts = counts if isinstance(counts, list | tuple) else ()  # one number: all layers have attention
+    layers = tuple(layer for layer, count in enumerate(counts) if not count)
+    kernel_size = keys.integer("shortconv.l_cache", most=MOST_TAPS)
+    convolution = ShortConvolution(num_channels=spec.hidden_size, kernel_size=kernel_size)
+    return replace(spec, mixer=convolution if layers else None, mixer_layers=layers)
+
+
 LFM2: Final = Family(
     name="lfm2",
-    architecture=None,
+    architecture="lfm2",
     defaults={
         "vocab_size": 65_536,
         "hidden_size": 2560,
@@ -90,4 +111,8 @@ LFM2: Final = Family(
         "feed_forward.w2": "mlp.down_proj",
     },
     read=read,
+    gguf_usual=usual_gguf,
+    read_gguf=read_gguf,
+    gguf_keys=("shortconv.l_cache",),
+    gguf_final_norm="token_embd_norm",
 )

@@ -29,6 +29,46 @@ def with_delta_nets(config: JsonFile, spec: ModelSpec) -> ModelSpec:
     return replace(spec, wide_norms=True, gates_attention=True, mixer=net if layers else None, mixer_layers=layers)
 
 
+def without_draft_head(keys: JsonFile) -> JsonFile:
+    """The keys of a GGUF file, without the layers of the draft head behind those of the model."""
+    num_layers = keys.integer("block_count") - keys.integer("nextn_predict_layers", 0, least=0)
+    return replace(keys, values={**keys.values, "block_count": num_layers})
+
+
+def with_gguf_delta_nets(keys: JsonFile, spec: ModelSpec) -> ModelSpec:
+    """The spec with its gated delta nets, by the keys of a GGUF file."""
+    num_value_heads = keys.integer("ssm.time_step_rank")
+    net = GatedDeltaNet(
+        num_key_heads=keys.integer("ssm.group_count"),
+        num_value_heads=num_value_heads,
+        key_dim=keys.integer("ssm.state_size"),
+        value_dim=keys.integer("ssm.inner_size") // num_value_heads,
+        kernel_size=keys.integer("ssm.conv_kernel", most=MOST_TAPS),
+        has_tiled_keys=True,
+    )
+    if num_value_heads % net.num_key_heads or net.value_size != keys.integer("ssm.inner_size"):
+        raise keys.wrong("ssm.time_step_rank", "a multiple of ssm.group_count, and a divisor of ssm.inner_size")
+    interval = keys.integer("full_attention_interval", INTERVAL)
+    usual = [(layer + 1) % interval != 0 for layer in range(spec.num_layers)]
+    key = "attention.recurrent_layers"
+    kinds = keys.typed(key, list[bool], "a list of true and false", usual)[: spec.num_layers]
+    if len(kinds) < spec.num_layers or all(kinds):
+        raise keys.wrong(key, f"a list of {spec.num_layers} entries, not all of which are true")
+    layers = tuple(layer for layer, is_net in enumerate(kinds) if is_net)
+    return replace(spec, wide_norms=True, gates_attention=True, mixer=net if layers else None, mixer_layers=layers)
+
+
+NET_KEYS: Final = (
+    "nextn_predict_layers",
+    "ssm.conv_kernel",
+    "ssm.state_size",
+    "ssm.group_count",
+    "ssm.time_step_rank",
+    "ssm.inner_size",
+    "attention.recurrent_layers",
+    "full_attention_interval",
+    "rope.dimension_sections",  # of positions in pictures; those of a text are equal in all sections
+)
 DEFAULTS: Final = {
     "vocab_size": 248_320,
     "hidden_size": 4096,
@@ -46,7 +86,7 @@ DEFAULTS: Final = {
 }
 QWEN3_5: Final = Family(
     name="qwen3_5_text",
-    architecture=None,
+    architecture="qwen35",
     wrappers=("qwen3_5",),
     defaults=DEFAULTS,
     attention_bias=True,
@@ -56,4 +96,8 @@ QWEN3_5: Final = Family(
     partial_rotary=0.25,
     norm_offset=1.0,
     read=with_delta_nets,
+    gguf_norms={"attention_norm": "attn_norm", "mlp_norm": "post_attention_norm"},
+    gguf_usual=without_draft_head,
+    read_gguf=with_gguf_delta_nets,
+    gguf_keys=NET_KEYS,
 )
