@@ -215,7 +215,7 @@ def decode_rounds(
     noise = None if params.is_greedy else KeyedNoise(seed, target.spec.vocab_size, device=target.device)
     request = Request(prompt_ids=prompt_ids, params=params, noise=noise, prediction=prediction, owner=owner)
     drafters = drafters_of(drafter)
-    drafters.begin(request, target.drop_rows)
+    drafters.start_text(request, target.drop_rows)
     for _ in prefill(target, request, drafters):
         pass
     side = Verifier(target, params, prompt_ids, noise)

@@ -71,7 +71,7 @@ def find_skip_sets(
         for number, prompt_ids in enumerate(prompts(engine), start=1):
             engine.generate(prompt_ids, params)
             on_answer(number)
-            if not search.is_open:
+            if not search.is_searching:
                 break
         context = search.speed_model.costs.context
         return Findings(
@@ -79,8 +79,8 @@ def find_skip_sets(
             num_layers=engine.spec.num_layers,
             chance=search.chance(),
             speedup=search.speed(context) / search.speed_model.plain_speed(),
-            num_evaluations=search.num_evaluations,
-            has_settled=not search.is_open,
+            num_evaluations=search.num_scored,
+            has_settled=not search.is_searching,
         )
 
 

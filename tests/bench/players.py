@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from forerun import EngineConfig, SamplingParams
+from forerun import EngineConfig, NoDrafter, SamplingParams
 from forerun.checkpoints.open import open_source
 from forerun_lab.bench.data.prompts import Reader
 from forerun_lab.bench.data.questions import Question
@@ -15,7 +15,8 @@ from forerun_lab.bench.records.answers import Contestant, Record, Turn
 from forerun_lab.bench.records.record_files import read_records
 from forerun_lab.bench.records.run_folder import RunFolder
 from forerun_lab.bench.records.run_plan import RunPlan
-from forerun_lab.bench.run.drafters import NONE, DrafterContestant
+from forerun_lab.bench.run.drafters import DrafterContestant
+from forerun_lab.bench.run.entrants import NONE
 from forerun_lab.bench.run.interleaved import BenchRun
 
 TEMPLATE: Final = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}<assistant>"
@@ -37,8 +38,8 @@ class PlainContestant(DrafterContestant):
     """Drafter `none`, which notes what it was asked and stays open from run to run."""
 
     def __init__(self, target: str = "builtin", **changes: Any) -> None:
-        config = EngineConfig(target=target, max_length=256, num_threads=1, **changes)
-        super().__init__(NONE, config, {})
+        config = EngineConfig(target=target, drafter=NoDrafter(), max_length=256, num_threads=1, **changes)
+        super().__init__(NONE, config)
         self.calls: list[Call] = []
         self.answers: dict[tuple[object, ...], Turn] = {}
 
@@ -124,26 +125,20 @@ class Stage:
 
 
 def plan_of(questions: Questions, others: Iterable[str] = (), **changes: Any) -> RunPlan:
+    """A plan; the changes may also be sampling parameters."""
+    config = EngineConfig(drafter=NoDrafter(), max_length=256, num_threads=1)
+    sampling = SamplingParams(max_new_tokens=NUM_TOKENS, seed=0)
+    of_sampling = {name: changes.pop(name) for name in list(changes) if hasattr(sampling, name)}
     values: dict[str, Any] = {
-        "target": "builtin",
+        "config": config,
+        "sampling": replace(sampling, **of_sampling),
         "draft": None,
-        "drafters": (NONE, *others),
+        "drafters": dict.fromkeys((NONE, *others), config),
         "peers": (),
         "questions": {name: tuple(question.question_id for question in rows) for name, rows in questions.items()},
         "temperatures": (0.0,),
         "repeats": 1,
-        "max_new_tokens": NUM_TOKENS,
-        "seed": 0,
-        "ignore_eos": False,
         "tune": False,
-        "dtype": "auto",
-        "weights": "stored",
-        "inputs": "int16",
-        "device": "cpu",
-        "exactness": "fast",
-        "kernels": "auto",
-        "max_length": 256,
-        "num_threads": 1,
     }
     return RunPlan(**values | changes)
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
+from forerun.core.steps import SkipReport
 from forerun_lab.bench.records.answers import Match, Record, RoundColumns, Turn
 from forerun_lab.bench.records.record_files import to_line
 
@@ -48,6 +49,9 @@ def turn(random: Random) -> Turn:
             was_hit=tuple(random.random() < 0.5 for _ in emitted),
         ),
         match=Match(first_difference=3, margin=-0.25, is_near_tie=True),
+        skips=SkipReport(
+            is_searching=True, attention=(1, 3), mlp=(), matchness=0.5, hit_rate=None, num_scored=4, search_s=0.25
+        ),
     )
 
 

@@ -89,6 +89,7 @@ def test_a_folder_takes_precedence_over_a_known_model(tmp_path: Path, monkeypatc
     (tmp_path / "Yi-34B").mkdir()
     monkeypatch.chdir(tmp_path)
     assert find_known("Yi-34B") is None
+    assert find_known("y" * 5000) is None, "not even a path"
 
 
 def test_a_draft_is_known_smaller_and_has_as_many_tokens() -> None:

@@ -64,7 +64,8 @@ def require_same_parts(source: CheckpointSource, num_ranks: int, weight_format: 
         own = ShardedWeights(source.weights(dtype=torch.float32, weight_format=weight_format), spec, plan)
         for name in (*names_of(spec), "head"):
             part = part_of(name, spec, plan)
-            (weight, bias), (own_weight, own_bias) = whole.linear(name), own.linear(name)
+            weight, bias = whole.linear(name)
+            own_weight, own_bias = own.linear(name)
             assert torch.equal(dequantise(own_weight), part_by_hand(dequantise(weight), part)), f"{name} of {plan.rank}"
             expected = None if part.columns is not None and plan.rank else take_bias(bias, part)
             assert (own_bias is None) == (expected is None)

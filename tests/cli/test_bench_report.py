@@ -32,7 +32,9 @@ def test_a_folder_without_flags_gets_all_reports(bench: Bench, folder: Path) -> 
     assert "parallel writes" in shown.stdout
     assert json.loads((folder / "report.json").read_text())["version"] == 2
     assert (folder / "report.md").read_text().startswith("**parallel writes")
+    assert (folder / "report.csv").read_text().startswith("dataset,contestant,temperature,")
     assert (folder / "report.html").exists() == has_matplotlib()
+    assert (folder / "pictures" / "accepted.svg").exists() == has_matplotlib()
 
 
 def test_with_flags_only_the_named_files_are_written(bench: Bench, folder: Path, tmp_path: Path) -> None:
@@ -78,9 +80,9 @@ def test_without_matplotlib_everything_but_the_page_works(
     assert "pip install 'matplotlib" in shown.stderr
     assert (folder / "report.md").exists()
     assert not (folder / "report.html").exists()
-    asked = bench("report", folder, "--html", folder / "x.html")
-    assert asked.exit_code == 2
-    assert "pip install 'matplotlib" in asked.stderr
+    for asked in (bench("report", folder, "--html", folder / "x.html"), bench("report", folder, "--svg", folder / "x")):
+        assert asked.exit_code == 2
+        assert "pip install 'matplotlib" in asked.stderr
 
 
 def test_exit_codes_of_compare(bench: Bench, folder: Path, tmp_path: Path) -> None:

@@ -2,23 +2,42 @@
 
 import shlex
 import sys
+from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
+import typer.main
 
 from forerun import ConfigError
+from forerun.cli.main import app
+from forerun.core.drafter_config import (
+    Automatic,
+    DrafterConfig,
+    DraftModel,
+    LayerSkip,
+    NoDrafter,
+    Parallel,
+    TokenRecycling,
+    paper_layer_skip,
+    paper_parallel,
+)
 from forerun_lab.bench.records.answers import Match
 from forerun_lab.bench.records.run_folder import read_run
 from forerun_lab.bench.run import interleaved as bench_run
 from forerun_lab.bench.run import session
 from forerun_lab.bench.run.ceilings import measure_ceilings
+from forerun_lab.bench.run.entrants import Entrant
 from forerun_lab.cli.bench_run import read_url
+from forerun_lab.cli.contestants import BenchEngineOptions, DraftingOptions, read_entrants
 from tests.bench.players import keys_in, questions_file, records_in
 from tests.cli.conftest import Run
 
+NO_FLAGS = DraftingOptions()
+NO_ENGINE_FLAGS = BenchEngineOptions()
 QUICK = ("--threads", "1", "--max-length", "256", "--num-prompts", "2", "-n", "6")
 
 
@@ -54,6 +73,92 @@ def test_a_run_writes_its_folder_says_where_it_is_and_continues(run: Run, tmp_pa
     report = run("bench", "report", str(tmp_path / "run"), "--json", str(tmp_path / "report.json"))
     assert report.exit_code == 0, report.output
     assert "draft_model" in report.stdout
+
+
+def test_contestants_of_one_kind_have_settings_and_layouts_of_their_own(run: Run, tmp_path: Path) -> None:
+    named = ("draft_model:verify_width=4,draft_model:verify-width=8,fixed_widths=1,label=wide", "none:target_ranks=2")
+    shown = run(
+        "bench", "run", "-o", str(tmp_path / "run"), *(part for text in named for part in ("--drafters", text)),
+        "--depth", "3", "--top-p", "0.9", "--temp", "0.7", *QUICK,
+    )  # fmt: skip
+    assert shown.exit_code == 0, shown.output
+    labels = ["none", "draft_model:verify_width=4", "wide", "none:target_ranks=2"]
+    records = records_in(tmp_path / "run")
+    assert sorted(records) == sorted(f"builtin/{label}-temperature-0.7.jsonl" for label in labels)
+    for rows in records.values():
+        assert [row.turns[0].match for row in rows] == [Match(first_difference=None)] * 2
+    about = read_run(tmp_path / "run" / "run.json")
+    assert about["plan"]["top_p"] == 0.9
+    assert [entry["drafter"] for entry in about["contestants"].values()] == [
+        "none",
+        "draft_model",
+        "draft_model",
+        "none",
+    ]
+    drafter = about["plan"]["drafters"]["wide"]["drafter"]
+    assert (drafter["verify_width"], drafter["depth"], drafter["adaptive"]) == (8, 3, False)
+    assert about["plan"]["drafters"]["none:target_ranks=2"]["target_ranks"] == 2
+    assert "wide" in run("bench", "report", str(tmp_path / "run")).stdout
+
+
+DRAFT = DraftModel(verify_width=8)
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (["none,recycling"], {"none": NoDrafter(), "recycling": TokenRecycling()}),
+        (["parallel:verify_width=8"], {"parallel:verify_width=8": Parallel(draft=DRAFT)}),
+        (
+            ["parallel:draft-ranks=2,draft_device=cuda:6,label=6+2", "draft_model : verify_width=8 , recycling"],
+            {
+                "6+2": Parallel(ranks=2, device="cuda:6"),
+                "draft_model:verify_width=8": DRAFT,
+                "recycling": TokenRecycling(),
+            },
+        ),
+        (["layer_skip:search=off"], {"layer_skip:search=off": LayerSkip(search="off")}),
+        (["layer_skip:draft_weights=int8,adaptive=0"], {
+            "layer_skip:draft_weights=int8,adaptive=0": LayerSkip(weights="int8", adaptive=False),
+        }),
+        (["layer_skip_paper:verify_width=64,label=w"], {"w": replace(paper_layer_skip(), verify_width=64)}),
+        (["parallel_paper"], {"parallel_paper": paper_parallel()}),
+        (["parallel:without=lookup,without=noise,label=p"], {"p": Parallel(without=("lookup", "noise"))}),
+        (["parallel:drafter_address=host:7070"], {"parallel:drafter_address=host:7070": Parallel(address="host:7070")}),
+    ],
+)  # fmt: skip
+def test_settings_behind_a_name_are_those_of_generate(texts: list[str], expected: dict[str, DrafterConfig]) -> None:
+    found = {entrant.label: entrant.config.drafter for entrant in entrants_of(texts)}
+    assert found == {"none": NoDrafter()} | expected
+
+
+def entrants_of(texts: list[str], *, drafting: Any = NO_FLAGS, machine: Any = NO_ENGINE_FLAGS) -> tuple[Entrant, ...]:
+    return read_entrants(texts, "builtin", drafting, machine)
+
+
+def test_flags_hold_for_all_drafters_that_use_them_and_a_drafters_own_settings_come_first() -> None:
+    drafting: Any = cast(Any, DraftingOptions)(verify_width=4, depth=3, adaptive=False)
+    machine: Any = cast(Any, BenchEngineOptions)(target_ranks=2, kernels="torch")
+    named = ["recycling,draft_model:depth=5,auto,parallel:target_ranks=3"]
+    none, recycling, draft, auto, parallel = entrants_of(named, drafting=drafting, machine=machine)
+    assert recycling.config.drafter == TokenRecycling(verify_width=4, adaptive=False)
+    assert draft.config.drafter == DraftModel(verify_width=4, depth=5, adaptive=False)
+    assert auto.config.drafter == Automatic(), "it chooses widths itself"
+    assert [entrant.config.target_ranks for entrant in (none, recycling, parallel)] == [2, 2, 3]
+    assert {entrant.config.kernels for entrant in (none, recycling, parallel)} == {"torch"}
+    assert [entrant.is_shaped for entrant in (none, recycling, draft, auto)] == [False, True, True, False]
+
+
+def test_each_setting_of_generate_can_be_measured() -> None:
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    panels = ("Model and machine", "Speculation", "Sampling")
+    wanted = names_of(param for param in commands["generate"].params if param.rich_help_panel in panels)
+    missing = wanted - names_of(commands["bench"].commands["run"].params)
+    assert missing == {"--speculative-config"}, "vLLM's form of a drafter; --drafters names it"
+
+
+def names_of(params: Iterable[Any]) -> set[str]:
+    return {name for param in params for name in (*param.opts, *param.secondary_opts)}
 
 
 def test_a_file_of_ones_own_is_read_and_flags_reach_the_run(run: Run, tmp_path: Path) -> None:
@@ -94,6 +199,20 @@ def test_a_contestant_that_cannot_take_part_is_named_and_the_run_succeeds(run: R
     [
         (("--drafters", "medusa"), "no contestant 'medusa': drafters are none, auto, draft_model, recycling, "),
         (("--peers", "medusa"), "no contestant 'medusa'"),
+        (("--drafters", "none,none"), "--drafters none,none names one twice: name each once"),
+        (("--drafters", "recycling", "--drafters", "recycling"), "names one twice"),
+        (("--drafters", "verify_width=8"), "begins with a setting: name its drafter, as in parallel:verify_width=8"),
+        (("--drafters", "recycling:depth=3"), "recycling:depth=3: --depth has no effect on the drafter recycling"),
+        (("--drafters", "recycling:verify_width=x"), "--verify-width 'x' must be a whole number"),
+        (("--drafters", "recycling:verify_width=0"), "verify_width=0: --verify-width 0 must be >= 1"),
+        (("--drafters", "recycling:speed=1"), "there is no setting 'speed': it is one of label, adaptive, "),
+        (("--drafters", "recycling:max_length=9"), "--max-length is the same for all contestants: give it as a flag"),
+        (("--drafters", "draft_model:depth=1,depth=2"), "depth is given twice: leave out one"),
+        (("--drafters", "recycling:label=none"), "the label none is that of plain decoding"),
+        (("--drafters", "layer_skip:target_ranks=2"), "layer_skip:target_ranks=2: a target that several ranks share"),
+        (("--drafters", "none,recycling", "--depth", "3"), "--depth has no effect on the drafters none, recycling"),
+        (("--drafters", "parallel_paper:draft=self"), "uses a draft model: name one with --draft, not self"),
+        (("--top-p", "2"), "--top-p 2.0 must lie in (0, 1]"),
         (("--drafters", "transformers"), "transformers is a peer: name it with --peers"),
         (("--peers", "none"), "none is a drafter: name it with --drafters"),
         (("--data", "mt_bank"), "there is no data set 'mt_bank': choose from builtin, mt_bench"),

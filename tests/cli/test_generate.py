@@ -9,7 +9,7 @@ from shutil import copytree
 
 import pytest
 
-from forerun.core.steps import GenerationStats
+from forerun.core.steps import GenerationStats, RoundNumbers
 from tests.cli.conftest import Run, command, environment
 from tests.marks import rest_slow
 
@@ -33,6 +33,16 @@ def test_json_is_one_object_with_text_ids_and_all_statistics(run: Run, target: s
     assert set(result["stats"]) == {field.name for field in fields(GenerationStats)}
     assert (len(result["token_ids"]), result["finish_reason"], result["seed"]) == (24, "length", 1)
     assert finished.stderr == ""
+
+
+def test_a_line_of_json_has_the_numbers_of_its_round(run: Run, target: str, draft: str) -> None:
+    arguments = ("generate", target, "--draft", draft, "--drafter", "draft_model", "--fixed-widths", "--json-lines")
+    *steps, whole = map(json.loads, run(*arguments, *SAMPLED).stdout.splitlines())
+    assert {tuple(step) for step in steps} == {("done", "text", "token_ids", "stats")}
+    assert {tuple(step["stats"]) for step in steps} == {tuple(field.name for field in fields(RoundNumbers))}
+    assert [step["stats"]["num_accepted"] + 1 for step in steps[:-1]] == [len(step["token_ids"]) for step in steps[:-1]]
+    for name in ("draft_s", "verify_s"):
+        assert sum(step["stats"][name] for step in steps) == pytest.approx(whole["stats"][name])
 
 
 @pytest.mark.parametrize(

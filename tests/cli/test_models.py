@@ -36,19 +36,20 @@ def test_models_lists_all_with_size_licence_draft_and_what_is_too_large(
     monkeypatch.setattr("forerun.cli.models.free_memory_bytes", lambda: 6 * 10**9)
     shown = run("models").stdout
     assert max(map(len, shown.splitlines())) <= 80
-    assert re.search(r"^qwen2.5-coder:7b +4.68 GB  Apache-2.0 +qwen2.5-coder:0.5b$", shown, re.MULTILINE)
-    assert re.search(r"^qwen2.5:14b +8.99 GB  Apache-2.0 +qwen2.5:1.5b +too large$", shown, re.MULTILINE)
+    assert re.search(r"^qwen2.5-coder:7b +4.68 GB +Apache-2.0 +qwen2.5-coder:0.5b$", shown, re.MULTILINE)
+    assert re.search(r"^qwen2.5:14b +8.99 GB +Apache-2.0 +qwen2.5:1.5b +too large$", shown, re.MULTILINE)
     assert "6.00 GB of memory are free now" in shown
-    assert [line.split()[0] for line in shown.splitlines()[1:27]] == [model.name for model in listed_models()]
+    assert [line.split()[0] for line in shown.splitlines()[1:34]] == [model.name for model in listed_models()]
 
 
 def test_models_lists_larger_ones_with_what_they_need_and_which_are_gated(run: Run) -> None:
     shown = run("models").stdout
-    assert re.search(r"^Llama-3.3-70B +141.11 GB +39.76 GB +Llama-3.2-3B +gated$", shown, re.MULTILINE)
+    assert re.search(r"^Llama-2-70B +137.95 GB +36.61 GB +TinyLlama-1.1B +gated$", shown, re.MULTILINE)
     assert re.search(r"^CodeLlama-34B +67.49 GB +18.31 GB$", shown, re.MULTILINE)
     assert not re.search(r"^Qwen3-8B ", shown, re.MULTILINE), "it has a short name"
     sheet = json.loads(run("models", "Llama-3.3-70B-Instruct", "--json").stdout)
     assert (sheet["name"], sheet["gated"], sheet["draft"]) == ("Llama-3.3-70B", True, "Llama-3.2-3B")
+    assert "as llama3.3:70b" in run("models", "Llama-3.3-70B-Instruct").stdout
     shown = " ".join(run("models", "Llama-2-13b-chat-hf").stdout.split())
     assert "gated: log in with an account that has accepted the licence" in shown
     assert "https://huggingface.co/meta-llama/Llama-2-13b-chat-hf" in shown

@@ -1,5 +1,6 @@
 """What is said of an answer: first what drafting gained, then the speed; all that is known only where it is wanted."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,13 +11,15 @@ from forerun import (
     FinishReason,
     Generation,
     GenerationStats,
+    LayerSkip,
     NoDrafter,
     PromptLookup,
     TokenRecycling,
 )
 from forerun.cli.numbers import advice, all_numbers, short_numbers
 from forerun.core.drafter_config import DrafterConfig
-from forerun.core.steps import Speedup
+from forerun.core.steps import SkipReport, Speedup
+from forerun.server.protocols.openai_writer import speculation
 from tests.cli.conftest import Run
 
 SPEED = "50.0 tokens/s · 60 tokens · first token after 0.25 s"
@@ -29,7 +32,7 @@ def answered(low: float | None, high: float = 0.0, **known: Any) -> Generation:
     )  # fmt: skip
     usual = {"num_new_tokens": 60, "num_rounds": 50, "num_drafted": 90, "tokens_per_s": 50.0, "first_token_s": 0.25}
     stats: dict[str, Any] = dict.fromkeys(GenerationStats.__dataclass_fields__, 0)
-    stats |= {"rounds_by": {}, "speedup": gain, **usual, **known}
+    stats |= {"rounds_by": {}, "skips": None, "speedup": gain, **usual, **known}
     return Generation(
         text="", token_ids=(), finish_reason=FinishReason.STOP, seed=7, stats=GenerationStats(**stats)
     )  # fmt: skip
@@ -109,3 +112,23 @@ def test_a_draft_that_was_measured_to_be_slower_is_told_of_once(
     assert shown.exit_code == 0, shown.output
     assert shown.stderr.count("this drafter costs more than it saves here") == 1
     assert "costs more" not in run(name, target, *flags, "-n", "8", "--ignore-eos", "--temp", "0").stderr
+
+
+def test_what_is_skipped_and_how_the_search_goes_is_said_of_a_target_that_drafts_for_itself() -> None:
+    skips = SkipReport(
+        is_searching=True, attention=(1, 3), mlp=(4,), matchness=0.84, hit_rate=0.7, num_scored=37, search_s=2.14
+    )
+    words = (
+        "drafts skip attention of layers 1,3 and MLP of layers 4, their first token was right 70% of the time, "
+        "matchness 84%, the search goes on after 37 sets and 2.1 s"
+    )
+    assert words in all_numbers(answered(None, skips=skips), LayerSkip(), is_greedy=True)
+    nothing = replace(skips, attention=(), mlp=(), matchness=None, hit_rate=None, num_scored=0)
+    assert "drafts skip nothing · " in all_numbers(answered(None, skips=nothing), LayerSkip(), is_greedy=True)
+    assert body_of(skips)["skips"]["attention"] == (1, 3)
+    assert "skips" not in body_of(None)
+
+
+def body_of(skips: SkipReport | None) -> dict[str, Any]:
+    """What a server says of such an answer."""
+    return speculation(answered(None, skips=skips).stats, "layer_skip", None)

@@ -20,6 +20,8 @@ from forerun.core.drafter_config import (
     NoDrafter,
     Parallel,
     PromptLookup,
+    paper_layer_skip,
+    paper_parallel,
 )
 from forerun.core.errors import ConfigError
 
@@ -80,6 +82,9 @@ def test_what_the_model_says_holds_where_a_flag_does_not(caplog: pytest.LogCaptu
             Automatic(draft=DraftModel(model="d", depth=2, draft_width=3)),
         ),
         (DrafterOptions(drafter=PARALLEL), BUILTIN_TARGET, Parallel()),
+        (DrafterOptions(drafter="parallel_paper", draft="d"), "m", paper_parallel("d")),
+        (DrafterOptions(drafter="layer_skip_paper"), "m", paper_layer_skip()),
+        (DrafterOptions(drafter=PARALLEL, without=["lookup"]), BUILTIN_TARGET, Parallel(without=("lookup",))),
         (DrafterOptions(drafter=LAYER_SKIP), "m", LayerSkip()),
         (DrafterOptions(drafter=LAYER_SKIP), BUILTIN_TARGET, LayerSkip()),
         (DrafterOptions(drafter=PARALLEL, draft="self"), "m", Parallel(draft=LayerSkip())),
@@ -204,6 +209,10 @@ def test_flags_that_contradict_each_other_are_refused(options: DrafterOptions, m
 def test_cores_must_be_those_of_this_process() -> None:
     assert read_cores(None, flag="--cores") == ()
     assert read_cores(str(CORES[0]), flag="--cores") == (CORES[0],)
+    assert read_cores(f"{CORES[0]}-{CORES[0]}", flag="--cores") == (CORES[0],)
+    for text in ("a", "1-", "1,,2"):
+        with pytest.raises(ConfigError, match="must be numbers separated by commas, such as 2,3, or a range"):
+            read_cores(text, flag="--cores")
     if hasattr(os, "sched_getaffinity"):
         with pytest.raises(ConfigError, match=f"--cores 9999: .* core 9999: .*{CORES[0]}"):
             read_cores("9999", flag="--cores")

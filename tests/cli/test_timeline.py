@@ -9,7 +9,7 @@ import pytest
 
 from forerun.cli.timeline import check_timeline_path, draw_svg, shares, trace_json, write_timeline
 from forerun.core.errors import ConfigError
-from forerun.core.steps import DecodeStep, Span
+from forerun.core.steps import DecodeStep, Span, StepStats
 from forerun.engine.stream import GenerationStream
 from tests.cli.conftest import Run
 
@@ -30,6 +30,13 @@ def rounds(number: int) -> list[Span]:
         for start in range(0, 10 * number, 10)
         for part in (span("target", start, start + 9, "2 of 7"), span("draft", start + 1, start + 3))
     ]
+
+
+def round_of(*spans: Span, num_accepted: int = 0) -> StepStats:
+    return StepStats(
+        num_drafted=3, num_verified=4, num_accepted=num_accepted, num_near_ties=0, draft_s=0.002, verify_s=0.003,
+        wait_s=0.001, was_hit=False, spans=spans,
+    )  # fmt: skip
 
 
 def elements(svg: str, name: str, kind: str) -> list[ElementTree.Element]:
@@ -62,7 +69,7 @@ def test_a_short_run_is_shown_whole_with_a_box_for_every_span() -> None:
 @pytest.mark.parametrize("title", ["a < b & \"c\" 'd' ]]>", "</title><script/>", "bell \x07 half \ud800", "long " * 99])
 def test_any_title_gives_a_well_formed_picture(title: str, tmp_path: Path) -> None:
     path = tmp_path / "run.svg"
-    write_timeline(path, [span("target", 0, 1, title)], title=title)
+    write_timeline(path, [round_of(span("target", 0, 1, title))], title=title)
     root = ElementTree.parse(path).getroot()
     expected = title.replace("\x07", "\ufffd").replace("\ud800", "\ufffd")
     assert root.findtext(SVG + "title") == expected
@@ -73,8 +80,8 @@ def test_any_title_gives_a_well_formed_picture(title: str, tmp_path: Path) -> No
 
 
 def test_the_trace_has_microseconds_from_the_first_span_on_and_two_named_rows() -> None:
-    spans = [span("draft", 3, 5.5), span("target", 1, 4, "2 of 7"), span("wait", 4, 5, "miss")]
-    trace = json.loads(trace_json(spans))
+    first = round_of(span("draft", 3, 5.5), span("target", 1, 4, "2 of 7"))
+    trace = json.loads(trace_json([first, round_of(span("wait", 4, 5, "miss"), num_accepted=2)]))
     named = {event["tid"]: event["args"]["name"] for event in trace["traceEvents"] if event["ph"] == "M"}
     events = [event for event in trace["traceEvents"] if event["ph"] == "X"]
     found = [(event["cat"], event["name"], named[event["tid"]], event["ts"], event["dur"]) for event in events]
@@ -83,12 +90,13 @@ def test_the_trace_has_microseconds_from_the_first_span_on_and_two_named_rows() 
         ("draft", "draft", "draft", 2000, 2500),
         ("wait", "miss", "target", 3000, 1000),
     ]
+    assert [event["args"] for event in events] == [first.numbers(), {}, {}], "each round's numbers are told once"
 
 
 def test_the_suffix_chooses_the_format_and_the_file_is_replaced_whole(tmp_path: Path) -> None:
     for name in ("run.svg", "run.JSON"):
         (tmp_path / name).write_text("before")
-        write_timeline(tmp_path / name, rounds(2), title="run")
+        write_timeline(tmp_path / name, [round_of(*rounds(2))], title="run")
     assert ElementTree.parse(tmp_path / "run.svg").getroot().tag == SVG + "svg"
     assert "traceEvents" in json.loads((tmp_path / "run.JSON").read_text())
     assert {path.name for path in tmp_path.iterdir()} == {"run.svg", "run.JSON"}

@@ -28,10 +28,10 @@ def described(name: str, item: Any) -> Iterator[str]:
         yield code(f"forerun.{name}", item)
         yield from text_of(item)
     elif is_dataclass(item):
-        about = inspect.getdoc(item) or ""
         yield from text_of(item, has_args=False)
-        rows = "".join(row(field, entries(about)) for field in fields(item))
-        yield rows
+        bases = [base for base in reversed(item.__mro__) if is_dataclass(base)]
+        said = {name: text for base in bases for name, text in entries(inspect.getdoc(base) or "").items()}
+        yield "".join(row(field, said) for field in fields(item))
     elif issubclass(item, Enum):
         yield from text_of(item)
         yield "".join(f"* `{member.name}`: `{member.value!r}`\n" for member in item)

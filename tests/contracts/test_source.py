@@ -131,7 +131,7 @@ def packs(node: ast.AST) -> bool:
         return False
     targets = {ast.unparse(target) for target in node.targets[0].elts}
     is_literal = len(node.targets[0].elts) == len(node.value.elts)
-    plain = not any(isinstance(part, ast.Starred | ast.Tuple) for part in (*node.targets[0].elts, *node.value.elts))
+    plain = not any(isinstance(part, ast.Starred) for part in (*node.targets[0].elts, *node.value.elts))
     values = [part for value in node.value.elts for part in ast.walk(value) if isinstance(part, ast.expr)]
     has_lambda = any(isinstance(value, ast.Lambda) for value in node.value.elts)
     return is_literal and plain and not has_lambda and not targets & {ast.unparse(part) for part in values}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from forerun.core.drafter_config import CEILINGS, DraftHead, DraftModel, LayerSkip, PromptLookup
+from forerun.core.drafter_config import CEILINGS, PAPERS, DraftHead, DraftModel, LayerSkip, PromptLookup
 from forerun.core.errors import ConfigError
 from forerun.drafting.policies import LookupPolicy, RemotePolicy, SkipPolicy, TreePolicy
 
@@ -20,6 +20,12 @@ SHAPE = ("verify_width", "depth")
         ({"search": ""}, "search '' must be"),
         ({"weights": "int3"}, "weights 'int3' must be one of plain, int8, int4"),
         ({"weights": "bfloat16"}, "weights 'bfloat16' must be"),
+        ({"bayes": False, "window": 8}, "window and bayes of SWIFT's search, but search is 'gated'"),
+        *(
+            ({"search": "paper", name: value}, f"{name} .* must ")
+            for name, (least, most) in PAPERS.items()
+            for value in (least - 1, most + 1, "much")
+        ),
     ],
     ids=str,
 )

@@ -145,7 +145,7 @@ def test_plain_rounds_are_told_together_and_none_is_forgotten() -> None:
     told: list[tuple[int, ...]] = []
     hear = lookup.told
     lookup.told = lambda outcome: (told.append(outcome.tokens), hear(outcome))[1]  # type: ignore[method-assign]
-    drafter.begin(Request(prompt_ids=PROMPT, params=SamplingParams(), noise=None))
+    drafter.start_text(Request(prompt_ids=PROMPT, params=SamplingParams(), noise=None))
     for token_id in range(10):
         assert len(drafter.propose()) == 1
         drafter.told(Acceptance(path=(), tokens=(token_id,)))

@@ -41,7 +41,7 @@ class Listener(Drafter, ReadsFeatures):
     def read_features(self, place: int, features: Tensor) -> None:
         self.features |= zip(range(place, place + len(features)), features.clone(), strict=True)
 
-    def observe_features(self, place: int, features: Tensor) -> None:
+    def told_features(self, place: int, features: Tensor) -> None:
         self.read_features(place, features[:1])
         self._seen = place, features.clone()
 

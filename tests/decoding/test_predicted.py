@@ -103,11 +103,11 @@ def test_a_request_that_goes_on_after_plain_rounds_stands_where_it_stood(text: l
     """As after a stretch of plain rounds that are timed: the drafter begins again on the text so far."""
     drafters = Drafters({"prompt_lookup": PromptLookupDrafter(PromptLookup(verify_width=WIDTH))})
     request = Request(prompt_ids=PROMPT, params=SAMPLED, noise=None, prediction=[*text[:8], 0, *text[8:]])
-    drafters.begin(request)
+    drafters.start_text(request)
     for num_written, expected in {0: text[:7], 5: [*text[5:8], 0, *text[8:11]], 20: text[20:27]}.items():
         drafters.resume([*PROMPT, *text[:num_written]])
         assert drafters.propose().token_ids[1:] == expected
-    drafters.begin(replace(request, prompt_ids=[9, 9], prediction=text))
+    drafters.start_text(replace(request, prompt_ids=[9, 9], prediction=text))
     assert drafters.propose().token_ids == [9, *text[:7]], "another request begins at the begin of its prediction"
 
 

@@ -4,6 +4,7 @@ import random
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -20,10 +21,10 @@ from forerun.drafting.heads.eagle import EagleSpec
 from forerun.drafting.heads.kind import HeadSpec
 from forerun.drafting.heads.stored import find_head
 from forerun.model.vocabulary_map import VocabularyMap
-from forerun_lab.distill import head_trainer
+from forerun_lab.distill import eagle_head, head_trainer
 from forerun_lab.distill import trainer as trainer_module
-from forerun_lab.distill.config import DistillConfig, HeadKind
-from forerun_lab.distill.head_shape import choose_head, initial_head, spread
+from forerun_lab.distill.config import DistillConfig, DraftKind
+from forerun_lab.distill.head_shape import TRAINABLE, choose_head, initial_head, spread
 from forerun_lab.distill.head_trainer import HeadTrainer
 from forerun_lab.distill.network import HeadNetwork, Network, read_network
 from forerun_lab.distill.run import Distillation
@@ -63,12 +64,12 @@ class Rows:
         num_columns = spec.body.vocab_size
         vocabulary = VocabularyMap.of_equal_ids(num_target=TARGET.vocab_size, num_draft=num_columns)
         head = HeadNetwork(spec, {name: value.float() for name, value in weights.items()})
-        trainer = HeadTrainer(head, vocabulary, target, device="cpu")
+        kind = "eagle3" if isinstance(spec, EagleSpec) else "dflash"
+        trainer = TRAINABLE[kind].trainer(head, vocabulary, target, device="cpu")
         ids, is_learnt = trainer._pad(self.texts)
         self.features = target.features(ids, spec.taps(TARGET.num_layers))
-        rows = trainer._drafted if isinstance(spec, EagleSpec) else trainer._anchored
         with torch.no_grad():
-            logits, places = rows(ids, is_learnt, self.features)
+            logits, places = trainer.rows(ids, is_learnt, self.features)
         self.logits = logits.numpy()
         self.places = places.tolist()
         self.arrays: dict[str, Floats] = {name: value.double().numpy() for name, value in weights.items()}
@@ -84,7 +85,7 @@ def test_an_eagle3_head_learns_at_every_step_what_it_will_draft(seed: int, monke
     monkeypatch.setattr(head_trainer, "fastest_dtype", lambda _: torch.float32)
     spec = random_eagle(random.Random(seed), TARGET)
     found = Rows(spec, eagle_tensors(spec, TARGET, seed))
-    steps = dict.fromkeys(range(head_trainer.NUM_STEPS), 0)
+    steps = dict.fromkeys(range(eagle_head.NUM_STEPS), 0)
     for row, (number, place) in zip(found.logits, found.places, strict=True):
         ids = found.texts[number].token_ids.tolist()
         assert found.texts[number].first_row <= place < len(ids)
@@ -136,7 +137,7 @@ def test_the_targets_features_are_computed_once_while_there_is_room(
     )
     vocabulary = VocabularyMap.of_equal_ids(num_target=TARGET.vocab_size, num_draft=spec.body.vocab_size)
     head = HeadNetwork(spec, {name: value.float() for name, value in eagle_tensors(spec, TARGET, 0).items()})
-    trainer = HeadTrainer(head, vocabulary, target, device="cpu")
+    trainer = eagle_head.EagleTrainer(head, vocabulary, target, device="cpu")
     one, two, three = (random_text(rng, length) for length in (14, 9, 11))
     for texts in ([one, two], [three], [two, three], [one]):
         ids, _ = trainer._pad(texts)
@@ -147,11 +148,12 @@ def test_the_targets_features_are_computed_once_while_there_is_room(
     assert computed == num_computed
 
 
-def new_trainer(kind: HeadKind) -> HeadTrainer:
+def new_trainer(kind: DraftKind) -> HeadTrainer:
     vocabulary = VocabularyMap.of_equal_ids(num_target=TARGET.vocab_size, num_draft=TARGET.vocab_size)
-    spec = choose_head(TARGET, kind, vocabulary, torch.arange(TARGET.vocab_size) + 1.0, None)
-    weights = initial_head(spec, target_network().weights, TARGET.num_layers, vocabulary, 0)
-    return HeadTrainer(HeadNetwork(spec, weights), vocabulary, target_network(), device="cpu")
+    head = TRAINABLE[kind]
+    spec = choose_head(TARGET, head, vocabulary, torch.arange(TARGET.vocab_size) + 1.0, None)
+    weights = initial_head(head, spec, target_network().weights, TARGET.num_layers, vocabulary, 0)
+    return head.trainer(HeadNetwork(spec, weights), vocabulary, target_network(), device="cpu")
 
 
 def test_large_scores_are_not_held_for_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +161,7 @@ def test_large_scores_are_not_held_for_the_backward_pass(monkeypatch: pytest.Mon
     held = list[int]()
     gradients = list[list[Tensor]]()
     for most_bytes in (2**30, 2**18):
-        monkeypatch.setattr(head_trainer, "HELD_BYTES", most_bytes)
+        monkeypatch.setattr(eagle_head, "HELD_BYTES", most_bytes)
         trainer = new_trainer("eagle3")
         sizes = dict[int, int]()
 
@@ -181,19 +183,20 @@ def test_the_rows_learnt_from_grow_with_the_tokens_of_a_step(monkeypatch: pytest
     for num_tokens in (1024, 8192):
         monkeypatch.setattr(trainer_module, "LEAST_TOKENS", num_tokens)
         num_rows.append(len(new_trainer("eagle3")._recall(texts)[0]))
-    assert num_rows[0] == pytest.approx(1024, abs=head_trainer.NUM_STEPS)
-    assert num_rows[1] == pytest.approx(3072, abs=head_trainer.NUM_STEPS)
+    assert num_rows[0] == pytest.approx(1024, abs=eagle_head.NUM_STEPS)
+    assert num_rows[1] == pytest.approx(3072, abs=eagle_head.NUM_STEPS)
 
 
 def test_a_head_learns_to_draft_one_token_up_to_all_and_three_on_average() -> None:
     trainer = new_trainer("eagle3")
+    assert isinstance(trainer, eagle_head.EagleTrainer)
     drawn = [trainer._draw_steps() for _ in range(1000)]
-    assert set(drawn) == set(range(1, head_trainer.NUM_STEPS + 1))
+    assert set(drawn) == set(range(1, eagle_head.NUM_STEPS + 1))
     assert sum(drawn) / len(drawn) == pytest.approx(3.36, abs=0.15)
 
 
-@pytest.mark.parametrize("kind", ["eagle3", "dflash"])
-def test_a_new_head_has_the_shape_of_its_target(kind: HeadKind) -> None:
+@pytest.mark.parametrize("kind", TRAINABLE)
+def test_a_new_head_has_the_shape_of_its_target(kind: DraftKind) -> None:
     trainer = new_trainer(kind)
     assert isinstance(trainer.network.spec, EagleSpec if kind == "eagle3" else DFlashSpec)
     texts = [random_text(random.Random(1), 20)]
@@ -204,8 +207,8 @@ def test_a_new_head_has_the_shape_of_its_target(kind: HeadKind) -> None:
 
 
 @pytest.mark.parametrize("lengths", [(1,), (1, 1), (2,), (3, 2), (1, 9)])
-@pytest.mark.parametrize("kind", ["eagle3", "dflash"])
-def test_a_head_reads_texts_of_a_few_tokens(kind: HeadKind, lengths: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("kind", TRAINABLE)
+def test_a_head_reads_texts_of_a_few_tokens(kind: DraftKind, lengths: tuple[int, ...]) -> None:
     trainer = new_trainer(kind)
     rng = random.Random(1)
     texts = [replace(random_text(rng, length), num_given=1) for length in lengths]
@@ -220,17 +223,28 @@ def test_features_come_from_three_layers_of_any_target() -> None:
     shallow = replace(TARGET, num_layers=3)
     vocabulary = VocabularyMap.of_equal_ids(num_target=23, num_draft=23)
     with pytest.raises(ConfigError, match="has 3"):
-        choose_head(shallow, "eagle3", vocabulary, torch.ones(23), None)
+        choose_head(shallow, TRAINABLE["eagle3"], vocabulary, torch.ones(23), None)
     with pytest.raises(ConfigError, match="this target has a tanh-GELU gate"):
-        choose_head(replace(TARGET, gate="gelu_tanh"), "eagle3", vocabulary, torch.ones(23), None)
+        choose_head(replace(TARGET, gate="gelu_tanh"), TRAINABLE["eagle3"], vocabulary, torch.ones(23), None)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["eagle3", "dflash"])
-def test_a_short_run_leaves_a_head_that_drafts(kind: HeadKind, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", TRAINABLE)
+def test_a_short_run_leaves_a_head_that_drafts(kind: DraftKind, tmp_path: Path) -> None:
     engine = EngineConfig(target="builtin", num_threads=1, max_length=256)
     report = Distillation(DistillConfig(engine=engine, out=tmp_path / "head", time=40.0, kind=kind)).run(lambda _: None)
     stored = find_head(open_source(str(tmp_path / "head")))
     assert stored is not None
     assert all(worth.num_identical == worth.num_texts for worth in report.worth)
     assert report.worth[0].tokens_per_round > 1.2
+
+
+def test_every_kind_of_draft_that_can_be_asked_for_can_be_made() -> None:
+    assert {"model", *TRAINABLE} == set(get_args(DraftKind))
+    engine = EngineConfig(target="builtin")
+    for kind, settings, message in (
+        ("eagle3", {"layers": 2}, "layers 2 of an EAGLE-3 head must be 1"),
+        ("dflash", {"vocab_size": 9}, "vocab_size 9 must be left out: a DFlash head has all of its target's tokens"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            Distillation(DistillConfig(engine=engine, out=Path("new"), time=40.0, kind=kind, **settings))

@@ -85,7 +85,7 @@ def test_texts_beside_much_longer_ones_have_the_scores_that_they_have_alone(netw
 def test_only_texts_that_are_longer_than_the_others_are_computed_alone(longest: int, num_alone: int) -> None:
     cache = TextCache(plain_spec(), num_texts=8, num_slots=16, dtype=torch.float32, device="cpu")
     cache.lengths.copy_(torch.tensor([4, 4, longest, 3, 4, 4, 4, 4]))
-    cache.begin_pass(1)
+    cache.make_room(1)
     assert len(cache._long) == num_alone
 
 

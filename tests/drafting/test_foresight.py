@@ -44,7 +44,7 @@ def test_what_was_said_before_gives_several_levels_a_pass() -> None:
     depths = []
     plain_depths = []
     for each, found in ((tree, depths), (plain, plain_depths)):
-        each.begin(CYCLE[:1])
+        each.reset(CYCLE[:1])
         found += [play_pass(each) for _ in range(6)]
     assert plain_depths == [1, 2, 3, 4, 5, 6]
     assert depths[:4] == plain_depths[:4], "nothing was said before"
@@ -59,9 +59,9 @@ def test_guesses_know_the_noise_of_the_place_they_are_for(seed: int) -> None:
     plain = [math.log(share) for share in (0.4, 0.3, 0.2, 0.05)]
     foresight = Foresight()
     tree = TokenTree(3)
-    foresight.begin([1, 2, 3], noise)
+    foresight.reset([1, 2, 3], noise)
     noise_N = noise.rows([3])[0, token_ids].tolist()
-    foresight.learn(tree, [0], [token_ids], [[value + added for value, added in zip(plain, noise_N, strict=True)]])
+    foresight.told(tree, [0], [token_ids], [[value + added for value, added in zip(plain, noise_N, strict=True)]])
     foresight.advance([8, 1, 2, 3])
     noise_N = noise.rows([7])[0, token_ids].tolist()
     totals = {token: value + added for token, value, added in zip(token_ids, plain, noise_N, strict=True)}
@@ -90,7 +90,7 @@ def test_a_tree_that_foresees_says_what_the_model_says(seed: int, temperature: f
         grower = grow_with(runner, setup)
         found = []
         for _ in range(2):  # the second time much was said before
-            grower.begin(prompt, params, noise)
+            grower.reset(prompt, params, noise)
             for _ in range(3):
                 while grower.prefill():
                     pass

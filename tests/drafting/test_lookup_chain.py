@@ -13,7 +13,7 @@ PROMPT = [*STRETCH, 1, 2, *STRETCH[:2]]  # the last two tokens occurred before, 
 
 def chain_of(num_tokens: int, prompt: list[int] = PROMPT) -> LookupChain:
     chain = LookupChain(num_tokens=num_tokens)
-    chain.begin(prompt)
+    chain.read_prompt(prompt)
     return chain
 
 
@@ -81,7 +81,7 @@ def test_what_chains_are_worth_survives_the_request_and_what_is_pending_does_not
     learnt = chance(chain, MIN_MATCH, 0)
     assert learnt > 0.5
     second = chance(chain, MIN_MATCH, 3)
-    chain.begin([5, 6, 7])
+    chain.read_prompt([5, 6, 7])
     hung(chain)
     chain.accept(STRETCH[4:8])  # what the old chain would have gone on with
     assert chance(chain, MIN_MATCH, 0) == learnt

@@ -24,7 +24,7 @@ def proposals(budget: RowBudget, prompt: list[int], text: list[int]) -> list[int
     sizes = []
     place = 0
     while place < len(text):
-        budget.begin_round(16)
+        budget.start_round(16)
         tree = budget.cut(drafter.propose(budget))
         sizes.append(len(tree) - 1)
         choices = [text[place + depth] if place + depth < len(text) else 0 for depth in tree.depths]

@@ -50,7 +50,7 @@ def test_guesses_are_the_targets_choices_among_the_tokens_of_the_draft(seed: int
         assert bool((scores.amax(-1) == -math.inf).any())
         return
     tree = tree_of(vocabulary, is_native=seed % 2 == 0)
-    tree.begin(prompt_ids, params, noise)
+    tree.reset(prompt_ids, params, noise)
     tree.advance(new_ids)
     assert tree.guess(logits, places) == expected
 

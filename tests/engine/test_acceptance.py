@@ -94,7 +94,7 @@ def test_rounds_with_a_proposal_of_the_draft_are_judged(
 ) -> None:
     watch = AcceptanceWatch(*judged)
     for _ in range(2):
-        watch.begin()
+        watch.start_answer()
         for stats in rounds:
-            watch.see(stats, stats.num_accepted + 1)
+            watch.told(stats, stats.num_accepted + 1)
     assert len([record for record in caplog.records if "probably made for another" in record.message]) == is_told

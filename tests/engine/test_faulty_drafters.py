@@ -135,13 +135,13 @@ class RaisingDrafter(FaultyDrafter, ReadsText, ReadsFeatures, ReadsScores, Rides
     def extend(self, inputs: ForwardInput) -> ForwardInput:
         return inputs
 
-    def observe(self, logits_EV: torch.Tensor) -> None: ...
+    def told_logits(self, logits_EV: torch.Tensor) -> None: ...
 
-    def observe_successors(self, tree: TokenTree, successors: TopK) -> None: ...
+    def told_successors(self, tree: TokenTree, successors: TopK) -> None: ...
 
     def read_features(self, place: int, features: torch.Tensor) -> None: ...
 
-    def observe_features(self, place: int, features: torch.Tensor) -> None: ...
+    def told_features(self, place: int, features: torch.Tensor) -> None: ...
 
 
 def text_of(
@@ -161,9 +161,9 @@ METHODS = (
     "propose",
     "prepare",
     "extend",
-    "observe_successors",
+    "told_successors",
     "read_features",
-    "observe_features",
+    "told_features",
     "told",
     "end",
 )

@@ -15,7 +15,7 @@ import pytest
 
 from forerun import CheckpointError, DraftModel, Engine, EngineConfig, Generation, NoDrafter, Parallel, SamplingParams
 from forerun.engine.model_loading import Checkpoint
-from forerun.engine.placement import CorePlacement
+from forerun.engine.threads_and_cores import CorePlacement
 from forerun.wires.children import process_state
 from tests.marks import rest_slow
 from tests.varied import NO_FILLING

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import psutil
@@ -18,10 +19,19 @@ import pytest
 from forerun.backends.cpu import host_group
 from forerun.backends.dtypes import runs_native
 from forerun.core.config import DTypeName, EngineConfig, KernelsName, SamplingParams
-from forerun.core.drafter_config import DrafterConfig, LayerSkip, NoDrafter, Parallel, PromptLookup
+from forerun.core.drafter_config import (
+    DrafterConfig,
+    LayerSkip,
+    NoDrafter,
+    Parallel,
+    PromptLookup,
+    paper_layer_skip,
+)
 from forerun.core.errors import ConfigError, RankLostError
+from forerun.core.sublayers import SkipSet
+from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
 from forerun.engine.engine import Engine
-from tests.marks import rest_slow
+from tests.marks import in_turn, rest_slow
 from tests.patience import drafted_answer
 
 START_S = 120.0
@@ -39,6 +49,7 @@ one.drafting.wait_until_ready(120.0)
 one.generate("Once", SamplingParams(max_new_tokens=4))
 print(*(child.pid for child in psutil.Process().children(recursive=True)))
 """
+LONG = SamplingParams(max_new_tokens=64, ignore_eos=True)  # past the window of the paper's search
 DRAWN = SamplingParams(max_new_tokens=12, temperature=0.9, top_p=0.9, seed=5)
 
 
@@ -71,6 +82,33 @@ def test_ranks_write_the_text_of_one_process(num_ranks: int, plain: list[str]) -
 def test_ranks_of_target_and_draft_write_the_plain_text(dtype: DTypeName, kernels: KernelsName, num_draft: int) -> None:
     plain = texts(2, NoDrafter(), dtype, kernels=kernels, exactness="exact")
     assert texts(2, Parallel(ranks=num_draft), dtype, kernels=kernels, exactness="exact") == plain
+
+
+SELF_DRAFTERS = {
+    "off": LayerSkip(search="off", adaptive=False),
+    "gated": LayerSkip(adaptive=False),
+    "paper": paper_layer_skip(),
+}
+
+
+def drafted_by_itself(num_ranks: int, name: str) -> tuple[list[str], SkipSet]:
+    """Texts, greedy and drawn, and the set in use after them. The gated search follows the clock, so its sets are
+    compared in `test_self_drafting`."""
+    with engine(num_ranks, SELF_DRAFTERS[name], "float32", max_length=256) as one:
+        found = []
+        for params in (LONG, replace(LONG, temperature=0.9, top_p=0.9, seed=5)):
+            result = one.generate(PROMPT, params)
+            assert result.stats.num_accepted > 0
+            found.append(result.text)
+        own = one.drafting.held["layer_skip"]
+        assert isinstance(own, LayerSkipDrafter)
+        return found, frozenset() if name == "gated" else own.search.strategy.skipped
+
+
+@NATIVE
+@pytest.mark.parametrize(("name", "num_ranks"), in_turn(["paper", "gated", "off"], [2, 3], 1))
+def test_a_target_shared_by_processes_drafts_for_itself(name: str, num_ranks: int) -> None:
+    assert drafted_by_itself(num_ranks, name) == drafted_by_itself(1, name)
 
 
 @NATIVE
@@ -190,6 +228,8 @@ def test_impossible_settings_are_refused() -> None:
         Parallel(ranks=2, address="127.0.0.1:7070")
     with pytest.raises(ConfigError, match="or a draft model"):
         Parallel(ranks=2, draft=LayerSkip())
+    with pytest.raises(ConfigError, match="drafts with its own weights"):
+        EngineConfig(target_ranks=2, drafter=LayerSkip(weights="int4"))
     with pytest.raises(ConfigError, match="remote_ranks 2 must lie"):
         EngineConfig(target_ranks=2, remote_ranks=2, rank_address="127.0.0.1:0")
     for settings in ({"remote_ranks": 1}, {"rank_address": "127.0.0.1:0"}):

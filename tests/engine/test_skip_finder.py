@@ -90,11 +90,11 @@ def test_every_answer_is_told_and_the_texts_are_the_prompts_own() -> None:
     def listen(engine: Engine) -> Iterable[Sequence[int]]:
         skips = search_of(engine)
         assert isinstance(skips.strategy, GatedStrategy)
-        before = skips.strategy.num_evaluations
+        before = skips.strategy.num_scored
         for prompt in PROMPTS[:2]:
             asked.append(prompt)
             yield engine.encode(prompt)
-        assert skips.strategy.num_evaluations >= before + 2 * 16 // 32
+        assert skips.strategy.num_scored >= before + 2 * 16 // 32
 
     drafter = LayerSkip(search="off")
     find_skip_sets(BUILTIN, drafter, listen, SamplingParams(max_new_tokens=16, ignore_eos=True), told.append)

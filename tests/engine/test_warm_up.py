@@ -8,7 +8,7 @@ import torch
 from forerun.decoding.drafters import Drafters
 from forerun.decoding.host_loop import HostDecoder
 from forerun.engine.opening import WIDE_PROMPT, warm_up
-from forerun.engine.placement import CorePlacement
+from forerun.engine.threads_and_cores import CorePlacement
 from forerun.model.executor import ForwardInput, ForwardOutput, Observer
 from tests.tiny import plain_spec, random_weights, tiny_runner
 

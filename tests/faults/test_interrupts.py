@@ -29,7 +29,7 @@ ALL_PLACES = 1_000_000
 MANY_MOMENTS = 500
 CRITICAL = (
     "engine/exclusive.py", "engine/stream.py", "engine/engine.py", "decoding/host_loop.py",
-    "decoding/verifier.py", "engine/placement.py", "text/assembly.py", "core/affinity.py", "core/stop_flag.py",
+    "decoding/verifier.py", "engine/threads_and_cores.py", "text/assembly.py", "core/affinity.py", "core/stop_flag.py",
     "backends/cpu/cores.py", "backends/cpu/executor.py",
     "model/runner.py", "model/tree_cache.py", "model/warm_texts.py",
 )  # fmt: skip

@@ -35,7 +35,7 @@ CHAT = {"messages": [{"role": "user", "content": "def f("}], "max_tokens": 24, "
 async def routes() -> AsyncIterator[ASGIApp]:
     """The routes of one engine, without a socket."""
     service = Service(CONFIG, lambda: Engine(ENGINE), target=ENGINE.target)
-    service.begin()
+    service.start()
     await service.opened()
     try:
         yield make_routes(ServedModels([service]), hook_for=lambda request: hook_of(request.scope))

@@ -203,7 +203,7 @@ def begun(ray: SlowRay, **replaced: Any) -> Fleet:
     fleet = Fleet(FleetConfig(server=CONFIG), cast(Any, None), ENGINE, drafter_name="none")
     for name, work in {"_join": ray.join, "_leave": ray.leave, **replaced}.items():
         setattr(fleet, name, work)
-    fleet.begin(keep_signals=lambda: None, on_ready=lambda: None, on_end=lambda _error: None)
+    fleet.start(keep_signals=lambda: None, on_ready=lambda: None, on_end=lambda _error: None)
     return fleet
 
 

@@ -119,8 +119,8 @@ def fleet_of(cluster: Writers, config: FleetConfig = CLUSTER) -> Fleet:
     return fleet
 
 
-def begin(fleet: Fleet, on_end: Callable[[BaseException], None] = lambda error: None) -> None:
-    fleet.begin(keep_signals=lambda: None, on_ready=lambda: None, on_end=on_end)
+def start_fleet(fleet: Fleet, on_end: Callable[[BaseException], None] = lambda error: None) -> None:
+    fleet.start(keep_signals=lambda: None, on_ready=lambda: None, on_end=on_end)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -166,7 +166,7 @@ def test_a_request_at_a_replica_that_ray_has_taken_away_goes_to_another() -> Non
     async def play() -> None:
         cluster = Writers({HOME: Writer(messages=None), 1 - HOME: Writer(messages=(START, event(1), LAST))})
         fleet = fleet_of(cluster)
-        begin(fleet)
+        start_fleet(fleet)
         await until(lambda: fleet.num_ready == 2)
         client = Client(Forwarder(fleet))
         await until(lambda: bool(cluster.replicas[HOME].asked))
@@ -192,7 +192,7 @@ def test_a_full_replica_is_asked_again_to_go_on(monkeypatch: pytest.MonkeyPatch)
             fleet._links[HOME].is_ready = False
 
         first.on_loss = lose
-        begin(fleet)
+        start_fleet(fleet)
         await until(lambda: fleet.num_ready == 2)
         client = Client(Forwarder(fleet))
         await until(lambda: len(full.asked) > 2)
@@ -217,7 +217,7 @@ def test_who_leaves_or_a_shutdown_is_noticed_between_two_replicas(end: str) -> N
             fleet._links[0].is_ready = False
 
         writer.on_loss = lose
-        begin(fleet)
+        start_fleet(fleet)
         await until(lambda: fleet.num_ready == 1)
         forwarder = Forwarder(fleet)
         client = Client(forwarder)
@@ -240,7 +240,7 @@ def test_replicas_whose_start_was_interrupted_are_stopped() -> None:
     async def play() -> None:
         cluster = Writers({}, join_s=0.5)
         fleet = fleet_of(cluster)
-        begin(fleet)
+        start_fleet(fleet)
         await asyncio.sleep(0.1)
         await fleet.end()
         assert sorted(cluster.stopped) == [0, 1]
@@ -252,7 +252,7 @@ def test_replicas_that_another_front_uses_stay_even_if_this_one_knows_none_yet()
     async def play() -> None:
         cluster = Writers({index: Writer({"other"}, slow_s=5.0) for index in range(2)})
         fleet = fleet_of(cluster)
-        begin(fleet)
+        start_fleet(fleet)
         await until(lambda: len(fleet._links) == 2)
         assert fleet.num_ready == 0
         await fleet.end()
@@ -268,7 +268,7 @@ def test_a_front_goes_on_looking_where_ray_could_not_start_one_more(monkeypatch:
     async def play() -> None:
         cluster = Writers({0: Writer()}, is_broken=True)
         fleet = fleet_of(cluster, replace(CLUSTER, num_replicas=1, max_replicas=3))
-        begin(fleet)
+        start_fleet(fleet)
         await until(lambda: fleet.num_ready == 1)
         visits = [fleet.visit(str(number), on_lost=lambda: None) for number in range(4)]
         for visit in visits:
@@ -287,7 +287,7 @@ def test_another_model_of_the_same_short_name_is_refused() -> None:
     async def play() -> None:
         ended: list[BaseException] = []
         fleet = fleet_of(Writers({0: Writer(target="/b/model")}), replace(CLUSTER, num_replicas=1))
-        begin(fleet, ended.append)
+        start_fleet(fleet, ended.append)
         await until(lambda: bool(ended))
         assert isinstance(ended[0], ForerunError)
         assert "runs /b/model, but this front was started for builtin" in str(ended[0])

@@ -146,7 +146,7 @@ def test_drafted_chains_have_the_logits_of_transformers(seed: int, kernels: Back
         output = pair.runner.append(text[:-1], num_logit_rows=0, taps=(pair.spec.num_layers - 1,))
         features = TextFeatures([0], pair.dtype)
         rows = AssistantRows(pair.own, pair.executor, features)
-        rows.begin(text, "")
+        rows.start_text(text, "")
         assert not rows.has_room(1)
         assert output.features is not None
         features.read(num_tokens - 2, output.features[-1:])

@@ -60,7 +60,8 @@ def residual_stream(runner: Runner, inputs: ForwardInput) -> Tensor:
             behind[op.layer] = buffer.clone()
 
     runner.forward(replace(inputs, taps=()), observe)
-    (stream,), features = embedded, []
+    (stream,) = embedded
+    features = []
     for layer in range(runner.spec.num_layers):
         stream = behind.get(layer, stream)  # a layer of which all is skipped passes it on
         if layer in inputs.taps:

@@ -19,6 +19,7 @@ from tests.cli.conftest import Run
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "planner_swiftspec_8gpus_202611.md"
 PAGE = ROOT / "docs" / "models.md"
+PLANNER = ROOT / "docs" / "planner.md"
 USUAL = Parallel(draft=DraftModel(verify_width=USUAL_WIDTH, draft_width=USUAL_WIDTH, depth=USUAL_DEPTH, adaptive=False))
 ACCEPTED = f"{READINGS[0].accepted:.2f}"
 
@@ -80,6 +81,11 @@ def test_the_command_prints_the_tables_of_the_documents(run: Run, tmp_path: Path
     best = max(made.keys() - {"in turn"}, key=lambda split: int(made[split]))
     (on_page,) = [row[machine] for row in tables(PAGE) if machine in row and row["target"] == pair.target]
     assert on_page == f"{best}: {made[best]}"
+    if machine == "8xH800":
+        (row,) = [row for row in tables(PLANNER) if row.get("pair") == f"{pair.target} + {pair.draft}"]
+        split = f"{pair.target_units}+{pair.draft_units}"
+        assert row["published"] == f"{split}: {pair.tokens_per_s:.0f}"
+        assert (row["projected"], row["best split"]) == (made[split], on_page)
     speeds = {int(speed) for speed in re.findall(r"\d+", shown.stdout)}
     assert set(map(int, made.values())) <= speeds, "the table on the terminal has the same numbers"
 

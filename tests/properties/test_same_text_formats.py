@@ -189,7 +189,7 @@ def play(
     noise = None if params.is_greedy else KeyedNoise(seed, target.spec.vocab_size, device="cpu")
     target.sync(prompt_ids[:-1])
     drafters = drafters_of(drafter)
-    drafters.begin(Request(prompt_ids=prompt_ids, params=params, noise=noise), target.drop_rows)
+    drafters.start_text(Request(prompt_ids=prompt_ids, params=params, noise=noise), target.drop_rows)
     rounds = decode(Verifier(target, params, prompt_ids, noise), drafters, near_tie=0.0, num_tokens=num_tokens)
     played = [done for done, _ in zip(rounds, range(num_rounds), strict=False)]
     rounds.close()

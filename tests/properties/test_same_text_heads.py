@@ -77,7 +77,8 @@ def random_tree(rng: random.Random) -> tuple[DraftHead, TreePolicy]:
 
 
 def eagle_drafter(rng: random.Random, spec: EagleSpec, target: ModelSpec, seed: int, ids: torch.Tensor) -> Drafter:
-    head, (config, policy) = eagle_head(spec, eagle_tensors(spec, target, seed)), random_tree(rng)
+    head = eagle_head(spec, eagle_tensors(spec, target, seed))
+    config, policy = random_tree(rng)
     runner = runner_of(spec.body, lambda cache: EagleExecutor(head, cache), cache_bytes=rng.choice([0, 2**16]))
     return EagleDrafter(
         runner, config, policy, target_vocab_size=target.vocab_size, taps=spec.taps(target.num_layers),
@@ -86,7 +87,8 @@ def eagle_drafter(rng: random.Random, spec: EagleSpec, target: ModelSpec, seed: 
 
 
 def block_drafter(rng: random.Random, spec: DFlashSpec, target: ModelSpec, seed: int) -> Drafter:
-    head, (config, policy) = dflash_head(spec, dflash_tensors(spec, target, seed)), random_tree(rng)
+    head = dflash_head(spec, dflash_tensors(spec, target, seed))
+    config, policy = random_tree(rng)
     runner = runner_of(spec.body, lambda cache: DFlashExecutor(head, cache), cache_bytes=rng.choice([0, 2**16]))
     return DFlashDrafter(runner, config, policy, target_vocab_size=target.vocab_size, taps=spec.taps(target.num_layers))
 

@@ -49,10 +49,10 @@ class TimedTree:
     def is_rooted(self) -> bool:
         return self._tree.is_rooted
 
-    def begin(
+    def reset(
         self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None, owner: str = ""
     ) -> None:
-        self._tree.begin(prompt_ids, params, noise, owner)
+        self._tree.reset(prompt_ids, params, noise, owner)
 
     def prefill(self) -> bool:
         self._spend(self._pass_s)

@@ -126,7 +126,7 @@ def written(target: Runner, drafter: Drafter | Drafters, turn: Turn, totals: Cou
         noise = KeyedNoise(turn.seed, target.spec.vocab_size, device=target.device)
     request = Request(prompt_ids=turn.prompt_ids, params=turn.params, noise=noise, owner=turn.owner)
     drafters = drafters_of(drafter)
-    drafters.begin(request, target.drop_rows)
+    drafters.start_text(request, target.drop_rows)
     *_, read = prefill(target, request, drafters)
     verifier = Verifier(target, turn.params, turn.prompt_ids, noise)
     rounds = list(decode(verifier, drafters, near_tie=0.0, num_tokens=turn.num_tokens))

@@ -159,9 +159,9 @@ def test_refusals_that_were_not_told_are_summed_up(
     async def refuse() -> None:
         log = refusal_log.RefusalLog()
         for _ in range(refusal_log.MAX_LINES + 5):
-            log.note("GET /x: 404 \n\x1b[2J")
+            log.log("GET /x: 404 \n\x1b[2J")
         await asyncio.sleep(0.2)
-        log.note("GET /y: 404")
+        log.log("GET /y: 404")
 
     asyncio.run(refuse())
     lines = [record.getMessage() for record in caplog.records]

@@ -114,7 +114,7 @@ def test_its_process_ends_with_it() -> None:
 def test_a_process_that_was_killed_leaves_none() -> None:
     program = (
         "from forerun.text.chat_template import ChatTemplate\n"
-        f"template = ChatTemplate(source={ENDLESS!r}, special_tokens={{}})\ntemplate.begin()\n"
+        f"template = ChatTemplate(source={ENDLESS!r}, special_tokens={{}})\ntemplate.start()\n"
         "print('begun', flush=True)\nimport time\ntime.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:

@@ -104,8 +104,8 @@ class Side(Protocol):
 
     taps: tuple[int, ...]
 
-    def begin(self, token_ids: Sequence[int], owner: str) -> None:
-        """Begin a request with this text before its root."""
+    def start_request(self, token_ids: Sequence[int], owner: str) -> None:
+        """Start a request with this text before its root."""
         ...
 
     def read_features(self, place: int, features: Tensor) -> None:
@@ -146,7 +146,7 @@ class RoundsOnDevice(Protocol):
     @property
     def most_behind(self) -> int: ...
 
-    def begin(
+    def set_request(
         self, params: SamplingParams, seed: int, prompt_ids: Sequence[int] = (), written_ids: Sequence[int] = ()
     ) -> None:
         """Set the parameters of a request; written_ids are the tokens generated after the prompt so far."""

@@ -53,7 +53,8 @@ class KnownModel:
 def find_known(name: str) -> KnownModel | None:
     """The known model of this name, in any case: its own name, or a repository's, with or without owner and -hf; None
     also if a folder or file has this name."""
-    return None if path_of(name).exists() else _by_name().get(name.lower())
+    known = _by_name().get(name.lower())
+    return None if known is None or path_of(name).exists() else known
 
 
 @cache

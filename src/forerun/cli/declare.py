@@ -21,6 +21,12 @@ def option(*names: str, help: str) -> Any:
     return typer.Option(*names, help=help, envvar=variable_of(names[0]), show_envvar=False)
 
 
+def option_of(config: type[Any], name: str, *, help: str) -> Any:
+    """The flag of a config's field, with all its aliases and with another help text."""
+    field = next(field for field in flagged(config) if field.name == name)
+    return option(*field.metadata["flags"], help=help)
+
+
 def variable_of(flag: str) -> str:
     """FORERUN_MAX_LENGTH for --max-length; for a switch, the name that turns it on is used."""
     return ENVIRONMENT_PREFIX + flag.partition("/")[0].lstrip("-").replace("-", "_").upper()
@@ -125,8 +131,15 @@ def _parameters(group: type[Any]) -> list[inspect.Parameter]:
     hints = get_type_hints(group, include_extras=True)
     parameters = []
     for field in fields(group):
-        _, info = get_args(hints[field.name])
+        kind, info = get_args(hints[field.name])
+        info = copy(info)  # groups may share a flag
         info.rich_help_panel = info.rich_help_panel or group.PANEL
-        kind = inspect.Parameter.KEYWORD_ONLY
-        parameters.append(inspect.Parameter(field.name, kind, default=field.default, annotation=hints[field.name]))
+        parameters.append(
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=field.default,
+                annotation=Annotated[kind, info],
+            )
+        )
     return parameters

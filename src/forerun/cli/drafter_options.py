@@ -1,6 +1,7 @@
 """The flags that choose and configure the drafter."""
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Final, Literal, cast
@@ -14,19 +15,24 @@ from forerun.core.drafter_config import (
     DrafterName,
     DraftModel,
     LayerSkip,
+    PaperName,
     Parallel,
     PromptLookup,
     automatic_drafter,
     draft_name,
     drafter_name,
     paper_layer_skip,
+    paper_parallel,
 )
 from forerun.core.errors import ConfigError
 
 ITSELF: Final = "self"  # as a draft
 OF_CATALOGUE: Final = "auto"  # the target's draft in the catalogue of short names
 # auto: the fastest of several drafters, the named draft among them. ngram: prompt lookup.
-NameOrAlias = Literal[DrafterName, "ngram"]
+NameOrAlias = Literal[DrafterName, "ngram", PaperName]
+ALIASES: Final[Mapping[str, DrafterName]] = {
+    "ngram": "prompt_lookup", "layer_skip_paper": "layer_skip", "parallel_paper": "parallel",
+}  # fmt: skip
 
 
 def flags_of(config: type[Any]) -> tuple[str, ...]:
@@ -42,30 +48,33 @@ USED_FLAGS: Final[Mapping[str, tuple[str, ...]]] = {
     name: (*flags_of(kind.config), *kind.more_flags) for name, kind in DRAFTERS.items()
 }
 ALL_FLAGS: Final = tuple(dict.fromkeys(sum(USED_FLAGS.values(), ())))
+DRAFT_FLAG: Final = option(
+    "--draft",
+    "--draft-model",
+    "-md",
+    help="Smaller model with the same tokens, or a draft head; auto: the one that forerun models lists for "
+    "MODEL; self: the target itself with sublayers skipped.",
+)
+
+
+def flags_used(name: NameOrAlias) -> tuple[str, ...]:
+    """The flags that a drafter uses; for auto, the one that adds a drafter to those that it tries."""
+    return ("draft",) if name == "auto" else USED_FLAGS[ALIASES.get(name, cast(DrafterName, name))]
 
 
 @with_flags_of(*(kind.config for kind in DRAFTERS.values()), panel="Speculation")
 class DrafterOptions:
     """The drafter, the shape of its drafts, and the place of a drafter in another process."""
 
-    draft: Annotated[
-        str | None,
-        option(
-            "--draft",
-            "--draft-model",
-            "-md",
-            help="Smaller model with the same tokens, or a draft head; auto: the one that forerun models lists for "
-            "MODEL; self: the target itself with sublayers skipped.",
-        ),
-    ] = None
+    draft: Annotated[str | None, DRAFT_FLAG] = None
     drafter: Annotated[
         NameOrAlias,
         option(
             "--drafter",
             "--spec-method",
             help="The drafter; auto finds the fastest for model, machine and temperature, and also tries --draft; "
-            "parallel drafts in a separate process, ngram is prompt_lookup, and with layer_skip the target drafts for "
-            "itself.",
+            "parallel drafts in a separate process, ngram is prompt_lookup, with layer_skip the target drafts for "
+            "itself, and two have the settings of their papers.",
         ),
     ] = "auto"
     speculative_config: Annotated[
@@ -108,6 +117,10 @@ class DrafterOptions:
                 return DraftModel(model=self._draft_for(model))
             case "parallel":
                 return self._parallel(model)
+            case "parallel_paper":
+                return self._paper_parallel(model)
+            case "layer_skip_paper":
+                return paper_layer_skip()
             case "ngram":
                 return PromptLookup()
             case "auto" | "layer_skip":
@@ -129,6 +142,13 @@ class DrafterOptions:
             return Parallel(draft=DraftModel(model=self._draft_for(model)))
         self._refuse(("draft_width",), "on --draft self, which drafts a chain: leave it out")
         return Parallel(draft=LayerSkip())
+
+    def _paper_parallel(self, model: str) -> Parallel:
+        parallel = self._parallel(model)
+        if not isinstance(parallel.draft, DraftModel):
+            raise ConfigError("the paper's parallel drafting uses a draft model: name one with --draft, not self")
+        paper = paper_parallel(parallel.draft.model)
+        return replace(parallel, draft=paper.draft, without=paper.without)
 
     def _draft_for(self, model: str) -> str:
         from forerun.engine.known_draft import known_draft
@@ -180,13 +200,18 @@ def named_draft(model: str) -> str:
 
 
 def read_cores(text: str | None, *, flag: str) -> tuple[int, ...]:
-    """CPU cores from a text such as 2,3, all of which this process may use; empty without a text."""
-    try:
-        cores = tuple(int(part) for part in text.split(",")) if text else ()
-    except ValueError:
-        raise ConfigError(f"{flag} {text!r} must be numbers separated by commas, such as 2,3") from None
+    """CPU cores from a text such as 2,3 or 4-7, all of which this process may use; empty without a text."""
+    cores = tuple(core for part in text.split(",") for core in read_range(part, flag=flag, text=text)) if text else ()
     known = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(cores)
     foreign = [core for core in cores if core not in known]
     if foreign:
         raise ConfigError(f"{flag} {text}: this process may not use core {foreign[0]}: choose from {sorted(known)}")
     return cores
+
+
+def read_range(part: str, *, flag: str, text: str) -> range:
+    """The numbers of 3 or of 4-7."""
+    found = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", part)
+    if found is None:
+        raise ConfigError(f"{flag} {text!r} must be numbers separated by commas, such as 2,3, or a range, such as 4-7")
+    return range(int(found[1]), int(found[2] or found[1]) + 1)

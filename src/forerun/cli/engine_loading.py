@@ -55,10 +55,11 @@ def open_engine(
     config = replace(config, drafter=with_cache(config.drafter, source), num_threads=config.num_threads or num_threads)
     is_long = size_of(source.path) >= LONG_BYTES
     with loading_bar() if sys.stderr.isatty() else loading_lines(config.target, is_long=is_long) as show:
-        from forerun.drafting.policies import Policies, RemotePolicy
+        from forerun.drafting.policies import Policies
         from forerun.engine.engine import Engine  # imports torch
 
-        policies = replace(Policies.of(config.drafter), remote=RemotePolicy(is_traced=is_traced))
+        policies = Policies.of(config.drafter)
+        policies = replace(policies, remote=replace(policies.remote, is_traced=is_traced))
         engine = Engine(config, policies=policies, on_progress=show)
     with engine:
         yield engine

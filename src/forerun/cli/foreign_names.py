@@ -15,7 +15,7 @@ FOREIGN_FLAGS: Final[Mapping[str, str]] = {
     "--children": "four continuations of a token are tried; --draft-width and --depth set how far a draft goes",
     "--gpu-layers": "to compute on a GPU use --device cuda:0",
     "--n-gpu-layers": "to compute on a GPU use --device cuda:0",
-    "--tensor-parallel-size": "this command runs the target in one process; forerun generate, chat and serve divide it",
+    "--tensor-parallel-size": "--target-ranks divides a target among devices, in the commands that have it",
     "--profile": "the times of passes are measured when the engine opens; forerun plan reads a profile",
     "--conversation": "use forerun chat, or forerun run MODEL",
     "--trust-remote-code": "forerun never runs code from a checkpoint; the supported families need none",

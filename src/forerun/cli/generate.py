@@ -22,7 +22,7 @@ from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import BUILTIN_TARGET
 from forerun.core.errors import ConfigError
 from forerun.core.pace import read_device
-from forerun.core.steps import DecodeStep, Generation, Span
+from forerun.core.steps import DecodeStep, Generation, StepStats
 
 SAMPLE_PROMPTS: Final = {
     BUILTIN_TARGET: 'def read_lines(path):\n    """Return the lines of a text file without their line ends."""',
@@ -54,24 +54,24 @@ def generate(
     config = engine_options.config(model, drafter)
     sampling.params()  # checks the values before the model is loaded
     text = _read_prompt(prompt, file, model)
-    spans: list[Span] = []
+    rounds: list[StepStats] = []
     with logs.speaking(), open_engine(config, is_traced=timeline is not None) as engine:
         params = settle(sampling, engine.default_sampling)
         note_all(config=config, params=params)
-        make_show, end = form.begin(engine)
+        make_show, end = form.start_display(engine)
         show = make_show()
 
         def show_and_keep(step: DecodeStep) -> None:
             show(step)
-            spans.extend(step.stats.spans)
+            rounds.append(step.stats)
 
         result, is_interrupted = write_answer(lambda: engine.stream(text, params), show_and_keep, end)
         if result.token_ids:  # else it was interrupted while the prompt was read, and there are no statistics
             form.note_numbers(result, config.drafter, is_greedy=params.is_greedy)
             if not form.is_json and (hint := advice(result, config.drafter)):
                 note(hint)
-    if timeline is not None and spans:
-        write_timeline(timeline, spans, title=_title(config, result))
+    if timeline is not None and any(stats.spans for stats in rounds):
+        write_timeline(timeline, rounds, title=_title(config, result))
     elif timeline is not None:
         say(f"no timeline was written to {timeline}: this generation reported no times of target or drafter")
     if is_interrupted:

@@ -108,10 +108,9 @@ def _print_known() -> None:
     """Print the known models that have no short name."""
     from forerun.checkpoints.known_models import find_known, known_models
 
-    short = {model.full_name.lower() for model in listed_models()}
     rows: list[Sequence[str]] = [("model", "size", "int4", "draft", "")]
     for known in filter(None, map(find_known, known_models())):
-        if not any(repository.rpartition("/")[2].lower() in short for repository in known.repositories):
+        if _short_name(known) is None:
             sizes = (gigabytes(num_bytes) for num_bytes in (known.bfloat16_bytes, known.int4_bytes))
             rows.append((known.name, *sizes, known.draft or "", "gated" if known.is_gated else ""))
     print()
@@ -121,6 +120,12 @@ def _print_known() -> None:
         "ones if the hub's account has accepted the licence;\n"
         "`forerun prepare MODEL --quantize awq` packs int4."
     )
+
+
+def _short_name(known: "KnownModel") -> str | None:
+    """The short name of a known model's GGUF file."""
+    own_names = [repository.rpartition("/")[2] for repository in known.repositories]
+    return next((model.name for model in listed_models() if model.full_name in own_names), None)
 
 
 def _print_columns(rows: Sequence[Sequence[str]]) -> None:
@@ -157,7 +162,9 @@ def _known_rows(known: "KnownModel") -> list[tuple[str, str]]:
     gate = "; gated: log in with an account that has accepted the licence" if known.is_gated else ""
     rows.append(("  from", f"https://huggingface.co/{first}, safetensors{gate}"))
     rows += [("  also", f"https://huggingface.co/{other}") for other in others]
-    return [*rows, ("", f"`forerun pull {known.name}` fetches it; no GGUF file is listed")]
+    short = _short_name(known)
+    packed = "no GGUF file is listed" if short is None else f"its GGUF file is listed as {short}"
+    return [*rows, ("", f"`forerun pull {known.name}` fetches it; {packed}")]
 
 
 def _rows(sheet: dict[str, Any]) -> list[tuple[str, str]]:

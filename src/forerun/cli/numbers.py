@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from forerun.core.drafter_config import Automatic, DrafterConfig, NoDrafter
-from forerun.core.steps import PLAIN, Generation, GenerationStats, Speedup
+from forerun.core.steps import PLAIN, Generation, GenerationStats, SkipReport, Speedup
 
 SURELY_SLOWER: Final = 0.97  # auto loses 2 percent of plain decoding's speed at most
 
@@ -33,6 +33,8 @@ def all_numbers(result: Generation, drafter: DrafterConfig, *, is_greedy: bool) 
         parts.append(_who_drafted(stats.rounds_by))
     if stats.hit_rate:  # from drafters whose tree is larger than what they propose
         parts.append(f"the drafter's tree had the next token after {stats.hit_rate:.0%} of passes")
+    if stats.skips is not None:
+        parts.append(_skipping(stats.skips))
     if stats.num_outside:
         parts.append(f"{stats.num_outside} of {counted(stats.num_new_tokens, 'token')} that the draft does not have")
     speed = f", read at {stats.prompt_tokens_per_s:.0f} tokens/s" if stats.prompt_tokens_per_s else ""
@@ -71,6 +73,21 @@ def _who_drafted(rounds_by: Mapping[str, int]) -> str:
     num_rounds = sum(rounds_by.values())
     told = [f"{name} in {number}" for name, number in rounds_by.items() if name != PLAIN]
     return f"drafted by {', '.join(told)} of {num_rounds} passes" if told else "nothing drafted"
+
+
+def _skipping(skips: SkipReport) -> str:
+    """What drafts skip, how well this guesses, and how the search for it goes."""
+    kinds = (("attention", skips.attention), ("MLP", skips.mlp))
+    sets = [f"{kind} of layers {','.join(map(str, layers))}" for kind, layers in kinds if layers]
+    parts = [f"drafts skip {' and '.join(sets) or 'nothing'}"]
+    if skips.hit_rate is not None:
+        parts.append(f"their first token was right {skips.hit_rate:.0%} of the time")
+    if skips.matchness is not None:
+        parts.append(f"matchness {skips.matchness:.0%}")
+    if skips.num_scored:
+        state = "goes on" if skips.is_searching else "is done"
+        parts.append(f"the search {state} after {counted(skips.num_scored, 'set')} and {skips.search_s:.1f} s")
+    return ", ".join(parts)
 
 
 def _certainty(speedup: Speedup) -> str:

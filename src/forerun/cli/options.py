@@ -24,6 +24,8 @@ SHOWN: Final = ("dtype", "weights", "inputs", "device", "exactness", "kernels") 
 MODEL_HELP: Final = (
     "Short name (see forerun models), checkpoint folder, GGUF file or hub name [smollm2, else the built-in model]."
 )
+JSON_SCHEMA_FLAG: Final = option("--json-schema", "-j", help="JSON schema of the answer, or a file with it.")
+GRAMMAR_FLAG: Final = option("--grammar", help="Grammar of the answer in llguidance's Lark, or a file with it.")
 OWN_TO_MODELS: Final = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
 
@@ -42,8 +44,13 @@ class ModelOptions:
         return default_model() if named is None else named
 
 
-def engine_settings(options: object) -> dict[str, Any]:
-    """The settings of an engine whose flags were given. --dtype int8, an older form, means --weights int8."""
+def engine_config(options: object, **fixed: Any) -> EngineConfig:
+    """The engine that the flags of a command ask for.
+
+    Args:
+        options: a group of options `with_flags_of(EngineConfig)`. --dtype int8, an older form, means --weights int8.
+        fixed: settings without a flag in this group, such as target and drafter.
+    """
     given = given_settings(EngineConfig, options)
     if given.get("dtype") in QUANTISED:
         rounded = given.pop("dtype")
@@ -55,7 +62,7 @@ def engine_settings(options: object) -> dict[str, Any]:
         given["chat_template_kwargs"] = read_object(
             given["chat_template_kwargs"], flag="--chat-template-kwargs", example='{"enable_thinking": false}'
         )
-    return given
+    return EngineConfig(**fixed | given)
 
 
 @with_flags_of(EngineConfig, panel="Model and machine", shown=SHOWN)
@@ -72,7 +79,7 @@ class EngineOptions:
 
     def config(self, model: str, drafter: DrafterConfig) -> EngineConfig:
         """The engine that these flags ask for."""
-        return EngineConfig(target=model, drafter=drafter, measures_speedup=True, **engine_settings(self))
+        return engine_config(self, target=model, drafter=drafter, measures_speedup=True)
 
 
 @with_flags_of(EngineConfig, panel=None, only=("dtype", "weights", "device", "num_threads"), shown=SHOWN)
@@ -84,12 +91,8 @@ class MachineOptions:
 class SamplingOptions:
     """How tokens are chosen, when to stop, and the form of the answer."""
 
-    json_schema: Annotated[
-        str | None, option("--json-schema", "-j", help="JSON schema of the answer, or a file with it.")
-    ] = None
-    grammar: Annotated[
-        str | None, option("--grammar", help="Grammar of the answer in llguidance's Lark, or a file with it.")
-    ] = None
+    json_schema: Annotated[str | None, JSON_SCHEMA_FLAG] = None
+    grammar: Annotated[str | None, GRAMMAR_FLAG] = None
 
     def params(self, default: SamplingParams = DEFAULTS) -> SamplingParams:
         """The parameters that these flags ask for.

@@ -47,8 +47,8 @@ class OutputOptions:
     def is_json(self) -> bool:
         return self.as_json or self.json_lines
 
-    def begin(self, engine: "Engine") -> tuple[Callable[[], Show], End]:
-        """Print a description of the engine; return the functions that begin and end the display of an answer."""
+    def start_display(self, engine: "Engine") -> tuple[Callable[[], Show], End]:
+        """Print a description of the engine; return the functions that start and end the display of an answer."""
         about = About.of(engine)
         if self.is_json:
             return lambda: print_step if self.json_lines else show_nothing, partial(print_answer, about=about)
@@ -59,7 +59,7 @@ class OutputOptions:
             logger.warning("--show-tree needs a terminal, which stdout is not: only the text is printed")
         elif self.show_tree:
             log = TreeLog(engine.tokenizer)
-            return log.begin, log.end
+            return log.start_answer, log.end
         return lambda: show_plainly, end_text
 
     def note_numbers(self, result: Generation, drafter: DrafterConfig, *, is_greedy: bool) -> None:
@@ -74,7 +74,8 @@ def show_nothing(step: DecodeStep) -> None:
 
 def print_step(step: DecodeStep) -> None:
     """Print the step as a line with `done` false; the line of the whole answer follows with `done` true."""
-    print(json.dumps({"done": False, "text": step.text, "token_ids": list(step.token_ids)}), flush=True)
+    values = {"done": False, "text": step.text, "token_ids": list(step.token_ids), "stats": step.stats.numbers()}
+    print(json.dumps(values), flush=True)
 
 
 def print_answer(result: Generation, shown: str, *, about: About) -> None:

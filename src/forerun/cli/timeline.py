@@ -12,7 +12,7 @@ from typing import Final
 
 from forerun.core.errors import ConfigError
 from forerun.core.output_file import require_writable, write_whole
-from forerun.core.steps import Span
+from forerun.core.steps import Span, StepStats
 
 SUFFIXES: Final = (".svg", ".json")
 ROUNDS_SHOWN: Final = 12
@@ -88,16 +88,19 @@ def check_timeline_path(path: Path) -> None:
     require_writable(path, needs_folder=True)
 
 
-def write_timeline(path: Path, spans: Sequence[Span], *, title: str) -> None:
+def write_timeline(path: Path, rounds: Sequence[StepStats], *, title: str) -> None:
     """Write the picture or the trace, by the file's suffix. An existing file is replaced when the new one is whole."""
     check_timeline_path(path)
-    text = draw_svg(spans, title=title) if path.suffix.lower() == ".svg" else trace_json(spans)
+    spans = [span for stats in rounds for span in stats.spans]
+    text = draw_svg(spans, title=title) if path.suffix.lower() == ".svg" else trace_json(rounds)
     write_whole(path, text)
 
 
-def trace_json(spans: Sequence[Span]) -> str:
-    """Chrome's trace-event format, in microseconds from the first span on. A wait is shown in the target's row."""
-    start_s = _extent(spans).start_s
+def trace_json(rounds: Sequence[StepStats]) -> str:
+    """Chrome's trace-event format, in microseconds from the first span on. A wait is shown in the target's row; the
+    target's work has the numbers of its round."""
+    spans = [(span, stats) for stats in rounds for span in stats.spans]
+    start_s = _extent([span for span, _ in spans]).start_s
     rows = {"target": 1, "wait": 1, "draft": 2}
     names = [
         {"name": "thread_name", "ph": "M", "pid": 1, "tid": rows[lane], "args": {"name": lane}}
@@ -112,8 +115,9 @@ def trace_json(spans: Sequence[Span]) -> str:
             "dur": round(1e6 * (span.end_s - span.start_s), 3),
             "pid": 1,
             "tid": rows[span.lane],
+            "args": stats.numbers() if span.lane == "target" else {},
         }
-        for span in sorted(spans, key=lambda span: span.start_s)
+        for span, stats in sorted(spans, key=lambda pair: pair[0].start_s)
     ]
     return json.dumps({"displayTimeUnit": "ms", "traceEvents": [*names, *events]})
 

@@ -24,14 +24,14 @@ MARGIN: Final = 5  # columns of the round's number and a space
 class TreeLog:
     """Prints the trees of answers on stdout, which is a terminal.
 
-    Rounds without a tree share a line. `begin` gives the `Show` of an answer, `end` is its `End`.
+    Rounds without a tree share a line. `start_answer` gives the `Show` of an answer, `end` is its `End`.
     """
 
     def __init__(self, tokenizer: "Tokenizer") -> None:
         self._tokenizer = tokenizer
         say(self._encoded(LEGEND, "stderr"))
 
-    def begin(self) -> Show:
+    def start_answer(self) -> Show:
         self._origins = TokenOrigins(self._tokenizer)
         self._pieces = list[tuple[str, bool]]()
         self._num_rounds = 0

@@ -2,14 +2,14 @@
 
 import os
 from dataclasses import replace
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 import typer
 
 from forerun.cli.declare import option, with_flags_of, with_options
 from forerun.cli.drafter_options import read_cores
 from forerun.cli.failures import find_model, say
-from forerun.cli.options import SHOWN, engine_settings
+from forerun.cli.options import SHOWN, engine_config
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import BUILTIN_DRAFT, NoDrafter
 from forerun.core.errors import require
@@ -67,9 +67,8 @@ def worker(
     """
     unused = read_skips(skip)
     require_matching(role, listen=listen, join=join, ranks=ranks, skips=bool(unused), is_started=control is not None)
-    given: dict[str, Any] = {"num_threads": 1, "inputs": "int8"}  # a draft's rounding changes no token
-    given |= engine_settings(machine)
-    config = EngineConfig(target=model, drafter=NoDrafter(), target_ranks=ranks, **given)
+    # A draft's rounding changes no token.
+    config = engine_config(machine, target=model, drafter=NoDrafter(), target_ranks=ranks, num_threads=1, inputs="int8")
     if role == "target":
         run_rank(config, join, key_file, control, parent)
         return

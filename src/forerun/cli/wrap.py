@@ -46,7 +46,7 @@ class WrappedTerminal:
         self._column = 0
         self._style = ""  # the escape codes in effect
         self._is_wide = False  # the last character takes two columns
-        self._begin_word()
+        self._start_word()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._terminal, name)
@@ -85,7 +85,7 @@ class WrappedTerminal:
             self._is_code = not self._is_code
         self._line = ""
         self._column = 0
-        self._begin_word()
+        self._start_word()
 
     def _space(self, piece: str, width: int, num_columns: int) -> str:
         """A space, left out where its line is full."""
@@ -93,13 +93,13 @@ class WrappedTerminal:
             self._column %= num_columns + 1
         has_room = self._column + width <= num_columns
         self._column = self._column + width if has_room else num_columns
-        self._begin_word()
+        self._start_word()
         return piece if has_room else ""
 
     def _letter(self, piece: str, width: int, num_columns: int) -> str:
         """A character of a word. A line can also be broken before and after a wide one, such as a Chinese one."""
         if (width == 2 or self._is_wide) and category(piece) not in CLOSING:
-            self._begin_word()
+            self._start_word()
         self._is_wide = width == 2
         does_break = self._column + width > num_columns and self._column > self._word_width
         shown = self._break_line() if does_break else ""
@@ -115,7 +115,7 @@ class WrappedTerminal:
         self._column = self._word_width
         return f"{erased}\n{style}{self._word}"
 
-    def _begin_word(self) -> None:
+    def _start_word(self) -> None:
         self._word = ""
         self._word_style = self._style
         self._word_width = 0

@@ -246,8 +246,9 @@ class EngineConfig:
         )
         require(1 <= self.target_ranks <= MAX_RANKS, f"target_ranks {self.target_ranks} must lie in [1, {MAX_RANKS}]")
         require(
-            self.target_ranks == 1 or not isinstance(self.drafter, LayerSkip),
-            "a target that several ranks share cannot draft for itself: take target_ranks 1, or another drafter",
+            self.target_ranks == 1 or not isinstance(self.drafter, LayerSkip) or self.drafter.weights == "plain",
+            "a target that several ranks share drafts with its own weights: leave out the drafter's weights, or take "
+            "target_ranks 1",
         )
         require_remote_ranks(self)
         require(self.num_threads is None or self.num_threads >= 1, f"num_threads {self.num_threads} must be >= 1")

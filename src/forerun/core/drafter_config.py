@@ -1,8 +1,8 @@
 """The drafters' configs: one for each kind of drafter, with only its own settings."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final, Literal, TypeAlias, cast
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Final, Literal, TypeAlias, cast, get_args
 
 from forerun.core.errors import require
 from forerun.core.field_types import read_fields, setting, settings
@@ -17,6 +17,8 @@ MAX_MATCH: Final = 5  # tokens at the end of the text that prompt lookup tries t
 MOST_CHILDREN: Final = 16  # of an expanded node: the kernels find the top 16 continuations of a token
 MAX_RANKS: Final = 64  # ranks that share one model; more were never tested
 LayerSearch = Literal["gated", "paper", "off"]
+# What parallel drafting adds to the scheme of SwiftSpec's paper, see drafting/policies.
+Addition = Literal["send_ahead", "lookup", "calibration", "foresight", "repairs", "noise"]
 
 # The draft models of this package by the fingerprint of the vocabulary that they draft for, see text/vocabulary: a
 # target is the same in a folder, in a GGUF file and under any name, and the draft also fits fine-tuned versions of it.
@@ -25,6 +27,20 @@ KNOWN_DRAFTS: Final = {"465da6fb": BUILTIN_DRAFT, "e73c6dd8": SMOLLM2_DRAFT}
 WIDTHS_HELP: Final = (
     "Widths are upper limits; with --fixed-widths they are always used in full, and auto drafts with --draft alone."
 )
+
+# The settings of SWIFT's search, and the least and the most that each can be.
+PAPERS: Final[Mapping[str, tuple[float, float]]] = {
+    "skip_ratio": (0.01, 1.0),
+    "window": (1, 256),
+    "bayes_interval": (1, 2**31),
+    "max_steps": (1, 2**31),
+    "patience": (0, 2**31),
+    "max_score": (0.0, 1.0),
+    "confidence": (0.0, 1.0),
+    "optimise": (False, True),
+    "bayes": (False, True),
+    "siblings": (False, True),
+}
 
 # The most that each setting of a tree can be, and why. The table of a pass on a GPU has room for so many nodes.
 CEILINGS: Final = {
@@ -166,6 +182,18 @@ class LayerSkip:
             the best known set, else every other layer.
         sets: a file with known sets; None: the one that `forerun prepare` wrote next to the model.
         weights: "int8" or "int4" drafts with an additional copy of the weights rounded to 8 or 4 bits.
+        skip_ratio: share of the skippable sublayers that a candidate skips, in [0.01, 1]; None: 0.45, and 0.5 for
+            models of 34 billion parameters or more. This and all further settings belong to the search "paper", with
+            the paper's values as defaults.
+        window: tokens over which a candidate is scored, the first ones of the answer, in [1, 256].
+        bayes_interval: number of candidates from one of Bayesian optimisation to the next; all others are random.
+        max_steps: the search ends after more candidates than this,
+        patience: or after more candidates without gain than this,
+        max_score: or at a score greater than this, the share of the window's tokens that were guessed, in [0, 1].
+        confidence: a draft ends after a token with a lower draft probability than this, in [0, 1].
+        optimise: search at all; False: the first known set stays, else every other layer.
+        bayes: use Bayesian optimisation; False: all candidates are random.
+        siblings: verify each token of the chain with its runners-up; False: the chain alone.
     """
 
     verify_width: int = setting(16, "--verify-width", help="Rows the target verifies per round.")
@@ -180,10 +208,32 @@ class LayerSkip:
     weights: WeightFormat = setting(
         "plain", "--draft-weights", help="Copy of the weights that layer_skip drafts with [none]."
     )
+    skip_ratio: float | None = setting(
+        None, "--skip-ratio", help="Share of the sublayers that --search paper skips [0.45; 0.5 for large models]."
+    )
+    window: int = setting(32, "--search-window", help="Tokens over which --search paper scores a set.")
+    bayes_interval: int = setting(25, "--bayes-interval", help="Sets from one Bayesian one to the next, of paper.")
+    max_steps: int = setting(1000, "--search-steps", help="Sets after which --search paper ends.")
+    patience: int = setting(300, "--search-patience", help="Sets without gain after which --search paper ends.")
+    max_score: float = setting(0.95, "--search-score", help="Share of right guesses above which --search paper ends.")
+    confidence: float = setting(0.8, "--draft-confidence", help="With --search paper, drafts end below it.")
+    optimise: bool = setting(True, "--optimise/--no-optimise", help="Whether --search paper searches at all.")
+    bayes: bool = setting(True, "--bayes/--no-bayes", help="Whether --search paper tries sets that are not random.")
+    siblings: bool = setting(
+        True, "--siblings/--no-siblings", help="Whether --search paper verifies each token with its runners-up."
+    )
 
     def __post_init__(self) -> None:
         read_fields(self)
         require_shape(self)
+        changed = [one.name for one in fields(self) if one.name in PAPERS and getattr(self, one.name) != one.default]
+        require(
+            self.search == "paper" or not changed,
+            f"{' and '.join(changed)} of SWIFT's search, but search is {self.search!r}: set it to 'paper'",
+        )
+        for name, (least, most) in PAPERS.items():
+            value = getattr(self, name)
+            require(value is None or least <= value <= most, f"{name} {value} must lie in [{least}, {most}]")
 
 
 def require_named(model: str) -> None:
@@ -216,6 +266,8 @@ class Parallel:
         num_threads: CPU threads of the process, or of each rank; None: one.
         address: "host:port" of a `forerun worker --listen` to use, instead of starting a process.
         key_file: the key shared with that worker; optional on this host.
+        without: additions to the paper's scheme that are left out; with all of them left out, it is the paper's scheme.
+            They change the speed, and no text.
     """
 
     draft: DraftModel | LayerSkip = field(default_factory=DraftModel)
@@ -227,6 +279,11 @@ class Parallel:
         None, "--drafter-address", help="HOST:PORT of a forerun worker that drafts in parallel."
     )
     key_file: str | None = setting(None, "--key-file", help="File with the key shared with that worker.")
+    without: tuple[Addition, ...] = setting(
+        (),
+        "--without",
+        help=f"Leave out an addition to the paper's parallel drafting: {', '.join(get_args(Addition))}; repeatable.",
+    )
 
     def __post_init__(self) -> None:
         read_fields(self)
@@ -263,13 +320,20 @@ class Automatic:
 
 def paper_layer_skip() -> LayerSkip:
     """SWIFT with the settings of its paper and nothing else: its search, and a chain of up to 25 confident tokens, each
-    with its runners-up."""
-    return LayerSkip(search="paper", verify_width=32, depth=25, adaptive=False)
+    with as many runners-up as the paper gives it. Its largest tree has 131 rows, ours 128."""
+    return LayerSkip(search="paper", verify_width=128, depth=25, adaptive=False)
+
+
+def paper_parallel(draft: str = BUILTIN_DRAFT) -> Parallel:
+    """SwiftSpec with the settings of its paper and nothing else: 8 rows, 8 nodes a draft pass, and no addition."""
+    shape = DraftModel(model=draft, verify_width=8, draft_width=8, adaptive=False)
+    return Parallel(draft=shape, without=get_args(Addition))
 
 
 NamedConfig: TypeAlias = NoDrafter | DraftModel | Parallel | PromptLookup | TokenRecycling | LayerSkip | Automatic
 DrafterConfig: TypeAlias = NamedConfig | DraftHead  # a head has no name: it is found by its files
 DrafterName = Literal["none", "auto", "draft_model", "prompt_lookup", "recycling", "parallel", "layer_skip"]
+PaperName = Literal["layer_skip_paper", "parallel_paper"]  # drafters with the settings of their papers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,9 @@
 """The results of the decode loop, used by the stream, the metrics and every report."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 PREDICTION: Final = "prediction"  # the source of tokens from the user's prediction
 PLAIN: Final = "none"  # the drafter of a round without a proposal
@@ -108,37 +108,76 @@ class DraftedTree:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepStats:
-    """One round in numbers.
+class SkipReport:
+    """The sublayers that a self-drafting target skips, and the search for them, at one moment; it serves all requests.
+
+    Args:
+        is_searching: better sets are still looked for; False: the search is done, or there is none.
+        attention, mlp: the layers whose attention or MLP drafts skip now, ascending.
+        matchness: share of the known tokens over which this set was scored that it guessed; None: it was not scored.
+        hit_rate: share of the drafts with this set whose first token was right; None: nothing was drafted with it.
+        num_scored: candidates scored; with the search "gated", windows of 32 tokens.
+        search_s: seconds that the search has taken since the engine was opened.
+    """
+
+    is_searching: bool
+    attention: tuple[int, ...]
+    mlp: tuple[int, ...]
+    matchness: float | None
+    hit_rate: float | None
+    num_scored: int
+    search_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundNumbers:
+    """One round in numbers, in the form that every output has: the stream's `StepStats`, the lines of `--json-lines`,
+    the rounds of a timeline, and the records of `forerun bench run`, where each is a column.
 
     Args:
         num_drafted: nodes of the proposal, without the root.
         num_verified: rows of the target's forward, root included.
         num_accepted: accepted nodes, without the bonus token.
-        num_near_ties: emitted tokens whose score exceeds the next one by less than the numerical noise of this dtype.
         draft_s: seconds until the proposal was ready.
         verify_s: seconds of the target's pass and of sampling.
-        was_hit: whether the bonus token was a node of the drafter's own tree, outside the proposal.
         wait_s: the part of draft_s in which this process waited for another one.
-        drafter: the drafter's state when it proposed.
-        spans: the work of target and drafter in this round, as far as it is known.
-        tree: None if nothing was drafted, or the tree exists only on a GPU.
-        drafted_by: with several drafters, the one that proposed, or "none"; "prediction" if the user's prediction was
-            followed; otherwise empty if the engine has only one drafter.
+        was_hit: whether the bonus token was a node of the drafter's own tree, outside the proposal.
     """
 
     num_drafted: int
     num_verified: int
     num_accepted: int
-    num_near_ties: int
     draft_s: float
     verify_s: float
-    was_hit: bool
     wait_s: float = 0.0
+    was_hit: bool
+
+    def numbers(self) -> dict[str, Any]:
+        """The numbers by their names."""
+        return {field.name: getattr(self, field.name) for field in fields(RoundNumbers)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepStats(RoundNumbers):
+    """A round: its numbers, and more.
+
+    Args:
+        num_near_ties: emitted tokens whose score exceeds the next one by less than the numerical noise of this dtype.
+        drafter: the drafter's state when it proposed.
+        spans: the work of target and drafter in this round, as far as it is known.
+        tree: None if nothing was drafted, or the tree exists only on a GPU.
+        drafted_by: with several drafters, the one that proposed, or "none"; "prediction" if the user's prediction was
+            followed; otherwise empty if the engine has only one drafter.
+        skips: the sublayers that drafts skip and the search for them, after this round; None: no drafter of this
+            process skips any.
+    """
+
+    num_near_ties: int
     drafter: DrafterState = DrafterState.READY
     spans: tuple[Span, ...] = ()
     tree: DraftedTree | None = None
     drafted_by: str = ""
+    skips: SkipReport | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,6 +258,7 @@ class GenerationStats:
             empty if the engine has only one drafter.
         speedup: over plain decoding, with a confidence interval; None if the engine does not measure it, nothing was
             drafted, or too few rounds were measured.
+        skips: the sublayers that drafts skip and the search for them, at the end, see `StepStats`.
     """
 
     num_prompt_tokens: int
@@ -246,6 +286,7 @@ class GenerationStats:
     num_predicted_rejected: int = 0
     rounds_by: Mapping[str, int] = field(default_factory=dict)
     speedup: Speedup | None = None
+    skips: SkipReport | None = None
 
     @property
     def is_undrafted(self) -> bool:

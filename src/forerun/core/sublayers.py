@@ -4,6 +4,7 @@
 draft leave nothing in its slots and read nothing from them, and its state sums up committed rows, which no pass skips.
 """
 
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 from forerun.core.errors import ConfigError, require
@@ -45,9 +46,15 @@ def require_skippable(skipped: SkipSet, num_layers: int) -> None:
     )
 
 
+@lru_cache(16)
+def layers_of(skipped: SkipSet, kind: str) -> tuple[int, ...]:
+    """The layers whose sublayer of this kind is in the set, ascending."""
+    return tuple(sorted(layer for layer, other in skipped if other == kind))
+
+
 def write_skips(skipped: SkipSet) -> str:
     """The set as text, such as attention:3,5;mlp:4."""
-    kinds = ((kind, sorted(layer for layer, other in skipped if other == kind)) for kind in (ATTENTION, MLP))
+    kinds = ((kind, layers_of(skipped, kind)) for kind in (ATTENTION, MLP))
     return ";".join(f"{kind}:{','.join(map(str, layers))}" for kind, layers in kinds if layers)
 
 

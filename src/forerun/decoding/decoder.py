@@ -83,7 +83,7 @@ class Decoder(Protocol):
         """True for requests that this decoder can play."""
         ...
 
-    def begin(self, request: Request) -> None:
+    def start(self, request: Request) -> None:
         """Start a request; the previous request's state is dropped."""
         ...
 
@@ -111,7 +111,7 @@ def play(decoders: Sequence[Decoder], request: Request, num_tokens: int) -> Roun
         if not decoder.can_play(request):
             continue
         try:
-            decoder.begin(request)
+            decoder.start(request)
             with closing(decoder.rounds(num_tokens - request.num_written)) as rounds:
                 for played in rounds:
                     if isinstance(played, Round) or not is_read:
@@ -149,7 +149,8 @@ def prefill(target: Runner, request: Request, drafter: FeatureReader | None) -> 
     num_read = num_reused
     while num_read < num_tokens:
         yield PrefillStep(num_read=num_read, num_tokens=num_tokens, num_reused=num_reused)
-        first, (num_read, features) = num_read, next(passes)
+        first = num_read
+        num_read, features = next(passes)
         if drafter is not None:
             if features is not None:
                 drafter.read_features(first, features)

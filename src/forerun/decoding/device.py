@@ -42,19 +42,19 @@ class DeviceDecoder(Decoder):
     def can_play(self, request: Request) -> bool:
         return request.params.logprobs is None and request.params.grammar is None and not request.prediction
 
-    def begin(self, request: Request) -> None:
+    def start(self, request: Request) -> None:
         self._request = request
         self._token_ids = list(request.prompt_ids)
         self._chain = None
         seed = 0 if request.noise is None else request.noise.seed
-        self._rounds.begin(request.params, seed, request.own_prompt_ids, request.written_ids)
+        self._rounds.set_request(request.params, seed, request.own_prompt_ids, request.written_ids)
         self._pipeline.clear()
         draft = self._rounds.draft
         if draft is not None:
-            draft.begin(self._token_ids[:-1], request.owner)
+            draft.start_request(self._token_ids[:-1], request.owner)
         if self._rounds.looks_up:
             self._chain = LookupChain(num_tokens=self._rounds.config.verify_width - 1)
-            self._chain.begin(self._token_ids)
+            self._chain.read_prompt(self._token_ids)
             self._chain.follow()
             self._rounds.update_costs(self._chain.log_probs())
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from forerun.backends.rounds import RoundPlan
 from forerun.core.config import SamplingParams
-from forerun.core.steps import PLAIN, DrafterState
+from forerun.core.steps import PLAIN, DrafterState, SkipReport
 from forerun.decoding.decoder import Request
 from forerun.drafting.drafter import (
     NO_NEWS,
@@ -90,6 +90,7 @@ class Drafters:
         riders = [(name, drafter) for name, drafter in held.items() if isinstance(drafter, RidesAlong)]
         assert len(riders) <= 1, f"rows of several drafters in one pass: {[name for name, _ in riders]}"
         self._rider = riders[0] if riders else None
+        self._searchers = [drafter for drafter in held.values() if isinstance(drafter, SearchesFirst)]
         self.adds_rows = False
         self.num_successors = 0  # the target's likeliest next tokens that are needed of each row of this round
         self.referee = Referee({name: drafter.verify_width for name, drafter in held.items()})
@@ -158,15 +159,19 @@ class Drafters:
     @property
     def early_search_s(self) -> float:
         """Seconds of generated text that searches before the first request need."""
-        return sum(drafter.early_search_s for drafter in self.held.values() if isinstance(drafter, SearchesFirst))
+        return sum(drafter.early_search_s for drafter in self._searchers)
 
     def search_early(self, seconds: float) -> None:
         """Start these searches for this many seconds; 0 ends them."""
-        for drafter in self.held.values():
-            if isinstance(drafter, SearchesFirst):
-                drafter.search_early(seconds)
+        for drafter in self._searchers:
+            drafter.search_early(seconds)
 
-    def begin(self, request: Request, drop_rows: Callable[[], None] = lambda: None) -> None:
+    @property
+    def skip_report(self) -> SkipReport | None:
+        """The sublayers that drafts skip and the search for them; None: no drafter skips any."""
+        return self._searchers[0].skip_report if self._searchers else None
+
+    def start_text(self, request: Request, drop_rows: Callable[[], None] = lambda: None) -> None:
         """Start a text.
 
         Args:
@@ -186,8 +191,8 @@ class Drafters:
         self._start_all(token_ids, request.params)
         if self._expects:
             written_ids = token_ids[len(request.own_prompt_ids) :]
-            self._prediction.begin(request.prediction, written_ids, request.constraint)
-        self.referee.begin(request.params.temperature)
+            self._prediction.expect(request.prediction, written_ids, request.constraint)
+        self.referee.start_answer(request.params.temperature)
         for name in self._down:
             self.referee.leave_out(name)
         self._begun: float | None = perf_counter()
@@ -288,16 +293,16 @@ class Drafters:
         name, rider = self._rider
         return self._try(name, lambda: rider.extend(inputs), inputs)
 
-    def observe(self, logits_EV: Tensor) -> None:
+    def told_logits(self, logits_EV: Tensor) -> None:
         """Pass on the logits of the rows that `extend` added."""
         assert self._rider is not None, "no drafter added rows"
         name, rider = self._rider
-        self._try(name, lambda: rider.observe(logits_EV), None)
+        self._try(name, lambda: rider.told_logits(logits_EV), None)
 
-    def observe_successors(self, tree: TokenTree, successors: TopK) -> None:
+    def told_successors(self, tree: TokenTree, successors: TopK) -> None:
         """Pass on the target's likeliest tokens after every node of the verified tree."""
         for name, drafter in self._scores.items():
-            self._try(name, partial(drafter.observe_successors, tree, successors), None)
+            self._try(name, partial(drafter.told_successors, tree, successors), None)
 
     def read_features(self, place: int, features: Tensor) -> None:
         """Pass on the target's features of committed tokens; the first is at this place in the text."""
@@ -305,11 +310,11 @@ class Drafters:
             if name in self._readers:
                 self._try(name, partial(drafter.read_features, place, features), None)
 
-    def observe_features(self, place: int, features: Tensor) -> None:
+    def told_features(self, place: int, features: Tensor) -> None:
         """Pass on the target's features of the verified tree; its root is at this place in the text."""
         for name, drafter in self._features.items():
             if name not in self._blind:
-                self._try(name, partial(drafter.observe_features, place, features), None)
+                self._try(name, partial(drafter.told_features, place, features), None)
 
     def told(self, acceptance: Acceptance) -> DraftReport:
         """Learn the outcome of this round; its bonus token is the next root."""
@@ -330,7 +335,7 @@ class Drafters:
         if len(self.held) > 1:
             self._tell_all(acceptance, seconds, but=name)
         if name in self._down:
-            self.referee.follow(acceptance.tokens)
+            self.referee.told_text(acceptance.tokens)
             return DOWN if self._down >= set(self.held) else PLAIN_REPORT
         self.referee.measure(
             num_rows=self._num_rows,

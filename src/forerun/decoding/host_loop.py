@@ -47,10 +47,10 @@ class PlainStretches:
         stretch = Stretch(self.times)
         nobody = Drafters()
         self._drafters.end()
-        nobody.begin(replace(self._request, prompt_ids=(target.root,), prediction=(), constraint=None))
+        nobody.start_text(replace(self._request, prompt_ids=(target.root,), prediction=(), constraint=None))
         while stretch.num_counted < COUNTED:
             done, seconds = self._everywhere(lambda: timed_round(target, nobody, near_tie))
-            stretch.note(perf_counter(), seconds, len(target.token_ids))
+            stretch.told(perf_counter(), seconds, len(target.token_ids))
             yield replace(done, stats=replace(done.stats, drafter=DrafterState.PAUSED))
         self._drafters.resume(target.token_ids)
         while self._drafters.prefill():
@@ -83,9 +83,9 @@ class HostDecoder(Decoder):
     def can_play(self, request: Request) -> bool:
         return True
 
-    def begin(self, request: Request) -> None:
+    def start(self, request: Request) -> None:
         self._request = request  # before reading the prompt, so that a drafter in another process reads it in parallel
-        self._drafters.begin(request, self._target.drop_rows)
+        self._drafters.start_text(request, self._target.drop_rows)
 
     def rounds(self, num_tokens: int) -> Rounds:
         request = self._request
@@ -167,6 +167,7 @@ def play_round(target: Verifier, drafters: Drafters, near_tie: float) -> Round:
             wait_s=report.wait_s,
             drafter=report.state,
             drafted_by=report.drafted_by,
+            skips=drafters.skip_report,
             spans=spans_of_round(began, drafted, verified, report, num_accepted=len(acceptance.path)),
             tree=drafted_tree(tree, acceptance, report.guessers),
         ),

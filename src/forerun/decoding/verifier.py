@@ -27,11 +27,11 @@ class Companions(Protocol):
 
     def extend(self, inputs: ForwardInput) -> ForwardInput: ...
 
-    def observe(self, logits_EV: Tensor) -> None: ...
+    def told_logits(self, logits_EV: Tensor) -> None: ...
 
-    def observe_successors(self, tree: TokenTree, successors: TopK) -> None: ...
+    def told_successors(self, tree: TokenTree, successors: TopK) -> None: ...
 
-    def observe_features(self, place: int, features: Tensor) -> None: ...
+    def told_features(self, place: int, features: Tensor) -> None: ...
 
 
 class Verifier:
@@ -104,7 +104,7 @@ class Verifier:
         )
         output = self._run(inputs, companions)
         if companions is not None and output.features is not None:
-            companions.observe_features(prefix_len, output.features)
+            companions.told_features(prefix_len, output.features)
         if output.best is not None:
             return Choices.of(output.best)
         logits = output.logits
@@ -122,7 +122,7 @@ class Verifier:
                 raise NumericalError(fault) from None
             raise
         if companions is not None and companions.num_successors:
-            companions.observe_successors(
+            companions.told_successors(
                 tree, self._runner.backend.topk(widened(logits), None, companions.num_successors)
             )
         return choices
@@ -134,7 +134,7 @@ class Verifier:
         num_rows = len(inputs.token_ids)
         if companions is None or extended is inputs:
             return output
-        companions.observe(output.logits[num_rows:])
+        companions.told_logits(output.logits[num_rows:])
         features = None if output.features is None else output.features[:num_rows]
         return ForwardOutput(logits=output.logits[:num_rows], features=features)
 

@@ -103,13 +103,13 @@ class DraftModelDrafter(Drafter, ReadsText, HasCosts, HasVocabulary, PlaysOnDevi
     def begin(
         self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None, owner: str = ""
     ) -> None:
-        self._draft.begin(prompt_ids, params, noise, owner)
+        self._draft.reset(prompt_ids, params, noise, owner)
 
     def prefill(self) -> bool:
         return self._draft.prefill()
 
     def propose(self, budget: RowBudget) -> ProposedTree:
-        self._draft.tell()
+        self._draft.apply_told()
         self._grow(budget)
         return self._guessed.proposal()
 
@@ -121,8 +121,8 @@ class DraftModelDrafter(Drafter, ReadsText, HasCosts, HasVocabulary, PlaysOnDevi
                 break
 
     def told(self, outcome: DraftOutcome) -> DraftReport:
-        self._draft.note(outcome.tokens)
-        return DraftReport(was_hit=self._draft.tell()) if outcome.is_own else NO_NEWS
+        self._draft.told(outcome.tokens)
+        return DraftReport(was_hit=self._draft.apply_told()) if outcome.is_own else NO_NEWS
 
     def num_unknown(self, token_ids: Sequence[int]) -> int:
         return self._draft.num_unknown(token_ids)

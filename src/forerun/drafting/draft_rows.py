@@ -69,7 +69,7 @@ class DraftRows:
         )
         return self._run(tree, batch, inputs)
 
-    def begin(self, text: list[int], owner: str) -> None:
+    def start_text(self, text: list[int], owner: str) -> None:
         """Start a request of this owner; the root is the last token of `text`."""
         self._forget_nodes()
 
@@ -77,7 +77,7 @@ class DraftRows:
         """Run one wide pass over missing text if the cache lacks much of it; False if it does not."""
         return False
 
-    def follow(self, tree: TokenTree, path: Iterable[int], places: dict[int, int], text: list[int]) -> None:
+    def told(self, tree: TokenTree, path: Iterable[int], places: dict[int, int], text: list[int]) -> None:
         """Update the rows after the tokens along `path` were committed.
 
         Args:
@@ -127,7 +127,7 @@ class OwnRows(DraftRows):
         super().__init__(runner, max_rows)
         self._own = runner
 
-    def begin(self, text: list[int], owner: str) -> None:
+    def start_text(self, text: list[int], owner: str) -> None:
         self._own.recall(text[:-1], owner)
         self._own.cut(shared_length(self._own.cached_ids, text[:-1]))
         self._forget_nodes()
@@ -141,7 +141,7 @@ class OwnRows(DraftRows):
         self._own.sync(text[: min(num_cached + PREFILL_ROWS, num_needed)])
         return True
 
-    def follow(self, tree: TokenTree, path: Iterable[int], places: dict[int, int], text: list[int]) -> None:
+    def told(self, tree: TokenTree, path: Iterable[int], places: dict[int, int], text: list[int]) -> None:
         rows = self._rows
         kept = [node for node in sorted(places) if node in rows]
         if self.is_rooted:

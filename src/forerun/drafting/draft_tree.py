@@ -58,7 +58,7 @@ class DraftTree:
         """True once the root has been expanded, so that the draft has predicted the next token."""
         return self._rows.is_rooted
 
-    def begin(
+    def reset(
         self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None, owner: str = ""
     ) -> None:
         """Start a request; the last prompt token is the root. `noise` is the target's, None when greedy."""
@@ -66,9 +66,10 @@ class DraftTree:
         self.token_ids = self._vocabulary.read(prompt_ids)
         self.first_guess: int | None = None
         self._shaper = self._shaper_of(params, prompt_ids)
+        self._is_greedy = params.is_greedy
         self._noise = noise if self._guessed.policy.knows_noise else None
-        self._rows.begin(self.token_ids, owner)
-        self._guessed.begin(prompt_ids, self._noise, (owner, params.temperature))
+        self._rows.start_text(self.token_ids, owner)
+        self._guessed.reset(prompt_ids, self._noise, (owner, params.temperature))
 
     def num_unknown(self, token_ids: Sequence[int]) -> int:
         """How many of these tokens the draft cannot propose."""
@@ -99,12 +100,12 @@ class DraftTree:
         """The draft's guesses for these positions, from the logits [T, V] of the rows just before them."""
         return [tokens[0] for tokens in self._rank(logits, places, None, 1)[0]]
 
-    def note(self, token_ids: Sequence[int]) -> None:
-        """Store committed tokens until `tell` applies them to the tree."""
+    def told(self, token_ids: Sequence[int]) -> None:
+        """Store committed tokens until `apply_told` applies them to the tree."""
         self._pending += token_ids
 
-    def tell(self) -> bool:
-        """Apply all noted tokens to the tree; True if the last one was a node of it."""
+    def apply_told(self) -> bool:
+        """Apply all tokens told to the tree; True if the last one was a node of it."""
         if not self._pending:
             return False
         token_ids = self._pending
@@ -116,7 +117,7 @@ class DraftTree:
         self.token_ids.extend(self._vocabulary.read(token_ids))
         self._shaper.commit(self._vocabulary.columns(token_ids))
         done = self._guessed.advance(token_ids)
-        self._rows.follow(self.tree, done.path, done.places, self.token_ids)
+        self._rows.told(self.tree, done.path, done.places, self.token_ids)
         if not done.places:
             self.first_guess = None
         return done.is_hit
@@ -150,7 +151,13 @@ class DraftTree:
         token_ids, log_probs = self._rank(logits, places, paths, self._guessed.policy.num_children)
         if batch[0] == 0:
             self.first_guess = token_ids[0][0]
-        self._guessed.add_children(batch, token_ids, log_probs, budget)
+        if self._guessed.policy.is_chain:
+            probs_TV = logits[:, : self._vocabulary.num_columns].softmax(-1)
+            for row, node in enumerate(batch):
+                confidence = float(probs_TV[row, columns(token_ids[row][:1])[0]])
+                self._guessed.add_link(node, token_ids[row], log_probs[row], confidence, is_greedy=self._is_greedy)
+        else:
+            self._guessed.add_children(batch, token_ids, log_probs, budget)
 
     def _rank(
         self, logits: Tensor, places: Sequence[int], paths: list[list[int]] | None, num_children: int

@@ -11,7 +11,7 @@ from forerun.backends.rounds import RoundPlan
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel
 from forerun.core.pace import Pace
-from forerun.core.steps import DRAFTED, DrafterState, Guessers, Span
+from forerun.core.steps import DRAFTED, DrafterState, Guessers, SkipReport, Span
 from forerun.drafting.policies import TreePolicy
 from forerun.model.executor import ForwardInput
 from forerun.sampling.noise import KeyedNoise
@@ -134,7 +134,7 @@ class ReadsFeatures(Protocol):
         """
 
     @abstractmethod
-    def observe_features(self, place: int, features: Tensor) -> None:
+    def told_features(self, place: int, features: Tensor) -> None:
         """Use the target's features of a verified tree: of the root, which is at this place in the text, and of the
         other nodes; the next `told` names the accepted ones."""
 
@@ -150,7 +150,7 @@ class ReadsScores(Protocol):
     num_successors: int
 
     @abstractmethod
-    def observe_successors(self, tree: TokenTree, successors: TopK) -> None:
+    def told_successors(self, tree: TokenTree, successors: TopK) -> None:
         """Use the target's likeliest tokens after every node of the verified tree, by its unshaped logits."""
 
 
@@ -185,13 +185,19 @@ class RidesAlong(Protocol):
         """The inputs of the verification pass with the drafter's own rows appended, which are dropped after it."""
 
     @abstractmethod
-    def observe(self, logits_EV: Tensor) -> None:
+    def told_logits(self, logits_EV: Tensor) -> None:
         """Use the logits of the rows that `extend` added."""
 
 
 @runtime_checkable
 class SearchesFirst(Protocol):
-    """A drafter that searches on generated text before the first request."""
+    """A drafter that skips sublayers of the target, and may search for them on generated text before the first
+    request."""
+
+    @property
+    @abstractmethod
+    def skip_report(self) -> SkipReport:
+        """What it skips, and the state of its search."""
 
     @property
     @abstractmethod

@@ -35,7 +35,7 @@ class Foresight:
         self._said: list[dict[Context, Said]] = [{} for _ in range(LONGEST)]
         self._table = AcceptanceTable()
 
-    def begin(self, prompt_ids: Sequence[int], noise: KeyedNoise | None) -> None:
+    def reset(self, prompt_ids: Sequence[int], noise: KeyedNoise | None) -> None:
         """Start a request; the last prompt token is the root. `noise` is the target's, None when greedy."""
         self._noise = noise
         self._num_tokens = 0
@@ -61,7 +61,7 @@ class Foresight:
                 return list(zip(tokens, values, strict=True))
         return []
 
-    def learn(
+    def told(
         self,
         tree: TokenTree,
         nodes: Sequence[int],

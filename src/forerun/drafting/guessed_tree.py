@@ -8,7 +8,7 @@ from typing import Final
 
 from forerun.drafting.foresight import Foresight
 from forerun.drafting.lookup_chain import LookupChain
-from forerun.drafting.policies import TreePolicy
+from forerun.drafting.policies import TreePolicy, num_candidates
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.growth import BestFirstGrowth, CalibratedGuesses
 from forerun.speculation.referee.budget import ProposedTree, RowBudget
@@ -59,7 +59,7 @@ class GuessedTree:
         self._horizon = horizon or verify_width
         self._keeps_subtree = keeps_subtree
         self._lookup = LookupChain(num_tokens=min(2 * verify_width, self._horizon) - 1) if policy.looks_up else None
-        self._guesses = CalibratedGuesses() if calibrates else None
+        self._guesses = CalibratedGuesses() if calibrates and not policy.is_chain else None
         self._foresees = foresees
         self._foresight: Foresight | None = None
         self._known: dict[Hashable, Foresight] = {}  # least recently used first
@@ -69,7 +69,7 @@ class GuessedTree:
         """The live tree; node 0 is the last committed token."""
         return self._growth.tree
 
-    def begin(self, prompt_ids: Sequence[int], noise: KeyedNoise | None = None, kind: Hashable = None) -> None:
+    def reset(self, prompt_ids: Sequence[int], noise: KeyedNoise | None = None, kind: Hashable = None) -> None:
         """Start a request; the last prompt token is the root.
 
         Args:
@@ -78,11 +78,11 @@ class GuessedTree:
         """
         if self._foresees:
             self._foresight = self._known[kind] = self._known.pop(kind) if kind in self._known else Foresight()
-            self._foresight.begin(prompt_ids, noise)
+            self._foresight.reset(prompt_ids, noise)
             if len(self._known) > MOST_KINDS:
                 del self._known[next(iter(self._known))]
         if self._lookup is not None:
-            self._lookup.begin(prompt_ids)
+            self._lookup.read_prompt(prompt_ids)
         self._plant(prompt_ids[-1])
         self._hang_lookup()
 
@@ -111,9 +111,21 @@ class GuessedTree:
             budget: learns how likely children are.
         """
         if self._foresight is not None:
-            self._foresight.learn(self.tree, batch, token_ids, log_probs)
+            self._foresight.told(self.tree, batch, token_ids, log_probs)
         for node, tokens, values in zip(batch, token_ids, log_probs, strict=True):
             self._add_children_of(node, tokens, values, budget)
+
+    def add_link(
+        self, node: int, token_ids: Sequence[int], log_probs: Sequence[float], confidence: float, *, is_greedy: bool
+    ) -> None:
+        """Add the next place of a chain: the draft's guesses below its last node, likeliest first.
+
+        Args:
+            confidence: the draft's probability of the first guess, unshaped.
+        """
+        number = num_candidates(confidence, is_greedy=is_greedy)
+        goes_on = confidence >= self.policy.min_confidence
+        self._growth.add_children(node, token_ids[:number], log_probs[:number], num_open=int(goes_on))
 
     def _add_children_of(
         self, node: int, token_ids: Sequence[int], log_probs: Sequence[float], budget: RowBudget | None
@@ -130,7 +142,7 @@ class GuessedTree:
         nodes = self.tree.descend(token_ids)
         is_hit = len(nodes) == len(token_ids)
         if self._guesses is not None:
-            self._guesses.learn(self.tree, [0, *nodes], token_ids)
+            self._guesses.told(self.tree, [0, *nodes], token_ids)
         if self._lookup is not None:
             self._lookup.accept(token_ids)
         if self._foresight is not None:
@@ -156,7 +168,7 @@ class GuessedTree:
             horizon=self._horizon,
             draft_width=self.draft_width,
             min_mass=self.policy.min_mass,
-            min_confidence=self.policy.min_confidence,
+            min_confidence=0.0 if self.policy.is_chain else self.policy.min_confidence,
         )
 
     def _hang_lookup(self) -> None:

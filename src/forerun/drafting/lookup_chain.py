@@ -30,7 +30,7 @@ class LookupChain:
         self._lengths = lengths
         self._record = LookupRecord(prior_rate)
 
-    def begin(self, prompt_ids: Sequence[int]) -> None:
+    def read_prompt(self, prompt_ids: Sequence[int]) -> None:
         """Start a request; continuations are looked up in its own text."""
         index = PromptIndex(self._lengths)
         index.extend(prompt_ids)

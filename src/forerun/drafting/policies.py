@@ -1,10 +1,11 @@
 """Policies of the drafters beyond their settings, one object each, which experiments can replace."""
 
 import itertools
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
 
-from forerun.core.drafter_config import MOST_CHILDREN, DrafterConfig, LayerSkip, Parallel, require_shape
+from forerun.core.drafter_config import MOST_CHILDREN, Addition, DrafterConfig, LayerSkip, Parallel, require_shape
 from forerun.core.errors import require
 from forerun.core.model_spec import ModelSpec
 
@@ -22,6 +23,8 @@ class TreePolicy:
         min_confidence: nothing is drafted after a token with a lower draft probability than this, in [0, 1].
         knows_noise: at temperature > 0 rank children by log q + g with the target's noise g, not by log q.
         looks_up: add a looked-up chain to the tree before it grows.
+        is_chain: grow a chain of the draft's likeliest tokens, each with as many alternatives as `num_candidates` gives
+            for the draft's confidence in it; `num_children` is the most, and nothing is calibrated.
     """
 
     num_children: int = 4
@@ -29,6 +32,7 @@ class TreePolicy:
     min_confidence: float = 0.0
     knows_noise: bool = True
     looks_up: bool = True
+    is_chain: bool = False
 
     def __post_init__(self) -> None:
         require(
@@ -40,8 +44,24 @@ class TreePolicy:
 
 
 BEST_TREE = TreePolicy()
-# SWIFT (arXiv 2410.06916, section 4.2): a chain while the draft is confident, and second and third choices as siblings.
-PAPER_TREE = TreePolicy(num_children=3, min_mass=0.0, min_confidence=0.8, knows_noise=False, looks_up=False)
+# Confidences, and the candidates in a chain's place above each: of greedy decoding, and when sampling.
+CANDIDATES: Final = ((0.95, 3, 1), (0.8, 5, 3), (0.5, 8, 5))
+MOST_CANDIDATES: Final = 10  # at any lower confidence
+
+
+# SWIFT (arXiv 2410.06916, section 4.2): a chain while the draft is confident, and further choices as siblings.
+PAPER_TREE = TreePolicy(
+    num_children=MOST_CANDIDATES, min_mass=0.0, min_confidence=0.8, knows_noise=False, looks_up=False, is_chain=True
+)
+
+
+def num_candidates(confidence: float, *, is_greedy: bool) -> int:
+    """The candidates in a place of a chain, by the confidence in its token: the draft's probability, unshaped.
+
+    Source: SWIFT's code, `get_choices_list`; its paper has the second row of numbers for greedy decoding too.
+    """
+    numbers = (greedy if is_greedy else sampled for least, greedy, sampled in CANDIDATES if confidence > least)
+    return next(numbers, MOST_CANDIDATES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,8 +158,29 @@ class Policies:
     def of(cls, config: DrafterConfig) -> "Policies":
         """The default policies of a drafter; those of the SWIFT paper if the config selects the paper's search."""
         draft = config.draft if isinstance(config, Parallel) else config
-        is_paper = isinstance(draft, LayerSkip) and draft.search == "paper"
-        return cls(tree=PAPER_TREE) if is_paper else BEST
+        best = BEST
+        if isinstance(draft, LayerSkip) and draft.search == "paper":
+            num_children = MOST_CANDIDATES if draft.siblings else 1
+            best = cls(tree=replace(PAPER_TREE, min_confidence=draft.confidence, num_children=num_children))
+        return best.without(config.without) if isinstance(config, Parallel) else best
+
+    def without(self, left_out: Collection[Addition]) -> "Policies":
+        """The same without some additions to the paper's parallel drafting."""
+        looks_up = "lookup" not in left_out
+        tree = replace(
+            self.tree,
+            looks_up=self.tree.looks_up and looks_up,
+            knows_noise=self.tree.knows_noise and "noise" not in left_out,
+        )
+        remote = replace(
+            self.remote,
+            sends_ahead="send_ahead" not in left_out,
+            looks_up=looks_up,
+            calibrates="calibration" not in left_out,
+            foresees="foresight" not in left_out,
+            max_repairs=1 if "repairs" in left_out else self.remote.max_repairs,
+        )
+        return replace(self, tree=tree, remote=remote)
 
 
 BEST = Policies()

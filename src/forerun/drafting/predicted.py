@@ -33,7 +33,9 @@ class Prediction:
         self._constraint: Constraint | None = None
         self.is_forced = False  # the last proposal is what the grammar forces
 
-    def begin(self, token_ids: Sequence[int], written_ids: Sequence[int], constraint: Constraint | None = None) -> None:
+    def expect(
+        self, token_ids: Sequence[int], written_ids: Sequence[int], constraint: Constraint | None = None
+    ) -> None:
         """Expect a text.
 
         Args:

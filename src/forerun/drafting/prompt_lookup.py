@@ -22,7 +22,7 @@ class PromptLookupDrafter(Drafter):
     def begin(
         self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None, owner: str = ""
     ) -> None:
-        self._chain.begin(prompt_ids)
+        self._chain.read_prompt(prompt_ids)
         self._root = prompt_ids[-1]
 
     def propose(self, budget: RowBudget) -> ProposedTree:

@@ -63,7 +63,7 @@ class TokenRecyclingDrafter(Drafter, ReadsScores, HasCosts, KeepsState):
         self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None, owner: str = ""
     ) -> None:
         self.table = self._table_of(owner)
-        self._guessed.begin(prompt_ids)
+        self._guessed.reset(prompt_ids)
         self._num_tokens = len(prompt_ids)
         self._pending = list[int]()
         self._temperature = max(params.temperature, COLDEST)
@@ -71,16 +71,16 @@ class TokenRecyclingDrafter(Drafter, ReadsScores, HasCosts, KeepsState):
         self._seen: tuple[TokenTree, TopK] | None = None
 
     def propose(self, budget: RowBudget) -> ProposedTree:
-        self._tell()
+        self._apply_told()
         while batch := self._guessed.next_batch(budget):
             self._expand(batch, budget)
         return self._guessed.proposal()
 
-    def observe_successors(self, tree: TokenTree, successors: TopK) -> None:
+    def told_successors(self, tree: TokenTree, successors: TopK) -> None:
         self._seen = tree, successors
 
     def told(self, outcome: DraftOutcome) -> DraftReport:
-        self._learn(outcome.path)
+        self._store_successors(outcome.path)
         self._pending += outcome.tokens
         return DraftReport(guessers=RECYCLED)
 
@@ -99,7 +99,7 @@ class TokenRecyclingDrafter(Drafter, ReadsScores, HasCosts, KeepsState):
             del self._tables[next(iter(self._tables))]
         return self._tables[owner]
 
-    def _tell(self) -> None:
+    def _apply_told(self) -> None:
         """Apply to the tree the tokens committed since the last proposal."""
         if self._pending:
             token_ids = self._pending
@@ -107,7 +107,7 @@ class TokenRecyclingDrafter(Drafter, ReadsScores, HasCosts, KeepsState):
             self._num_tokens += len(token_ids)
             self._guessed.advance(token_ids)
 
-    def _learn(self, path: Sequence[int]) -> None:
+    def _store_successors(self, path: Sequence[int]) -> None:
         """Update the successors of the verified tokens; rows of accepted nodes overwrite those of rejected ones."""
         if self._seen is None:
             return

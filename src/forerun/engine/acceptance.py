@@ -33,13 +33,13 @@ class AcceptanceWatch:
         self._usual: UsualAcceptance | None = None
         if self._draft is not None and isinstance(first, DraftModelDrafter):
             self._usual = first.usual_acceptance
-        self.begin()
+        self.start_answer()
 
-    def begin(self) -> None:
-        """Begin an answer."""
+    def start_answer(self) -> None:
+        """Start an answer."""
         self._num_tokens = self._num_drafted = self._num_taken = 0
 
-    def see(self, stats: StepStats, num_tokens: int) -> None:
+    def told(self, stats: StepStats, num_tokens: int) -> None:
         """Count a round of the answer, which emitted `num_tokens` tokens."""
         if self._usual is None or self._num_tokens >= NUM_TOKENS:
             return

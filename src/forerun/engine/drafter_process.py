@@ -24,8 +24,8 @@ from forerun.drafting.remote.messages import Beat, Failure, Hello, Setup
 from forerun.drafting.remote.waiting import TREES_PER_CUT
 from forerun.drafting.remote.worker import BEAT_S, LoadedDraft, serve
 from forerun.engine.model_loading import Checkpoint, resolve_max_length
-from forerun.engine.placement import allowed_threads
 from forerun.engine.shared_model import load_shared
+from forerun.engine.threads_and_cores import allowed_threads
 from forerun.model.runner import Runner
 from forerun.model.vocabulary_map import VocabularyMap
 from forerun.sampling.noise import KeyedNoise

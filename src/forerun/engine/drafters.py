@@ -38,9 +38,9 @@ from forerun.engine.heads import load_head
 from forerun.engine.known_draft import draft_of
 from forerun.engine.learnt import LearntFile
 from forerun.engine.model_loading import Checkpoint, LazyTarget, Progress, rows_behind
-from forerun.engine.placement import CorePlacement
 from forerun.engine.self_drafter import known_sets
 from forerun.engine.shared_model import device_of, require_devices
+from forerun.engine.threads_and_cores import CorePlacement
 from forerun.model.runner import Runner
 from forerun.speculation.referee.costs import is_small_enough
 from forerun.text.tokenizer import Tokenizer

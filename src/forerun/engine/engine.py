@@ -21,8 +21,8 @@ from forerun.engine.device import settle_device
 from forerun.engine.exclusive import ExclusiveUse
 from forerun.engine.model_loading import Progress
 from forerun.engine.opening import forget_text, naming_what_does_not_fit, open_engine
-from forerun.engine.placement import CorePlacement
 from forerun.engine.stream import GenerationStream
+from forerun.engine.threads_and_cores import CorePlacement
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
 from forerun.text.assembly import TextAssembly
@@ -169,7 +169,7 @@ class Engine:
             num_prompt=len(prompt_ids),
             num_outside=self._drafters.num_unknown,
             compare=None if self._baseline is None or request.constraint else self._baseline.compare(request),
-            see=None if request.constraint else self._acceptance.see,
+            on_round=None if request.constraint else self._acceptance.told,
         )
         with self._exclusive:
             self._end_running()
@@ -236,7 +236,7 @@ class Engine:
 
     def require_grammar(self, grammar: Grammar) -> None:
         """Raise ConfigError, with the reason, for a grammar that cannot be compiled. Any thread may call it."""
-        self._grammars.begin(grammar)
+        self._grammars.compile(grammar)
 
     @property
     def drafter_pid(self) -> int | None:
@@ -268,7 +268,7 @@ class Engine:
             near_tie=self.near_tie(params),
             prediction=prediction,
             owner=owner,
-            constraint=None if params.grammar is None else self._grammars.begin(params.grammar),
+            constraint=None if params.grammar is None else self._grammars.compile(params.grammar),
         )
 
     def _decoders_of(self, drafter: str | None) -> Sequence[Decoder]:
@@ -297,7 +297,7 @@ class Engine:
         """End the running request and drop cached rows after its text; a drafter may have run ahead of its end."""
         if self._running is not None:
             self._running.discard()
-            self._acceptance.begin()
+            self._acceptance.start_answer()
             if num_tokens := self._running.num_tokens:
                 self._target.cut(min(num_tokens - 1, len(self._target.cached_ids)))
             self._running = None

@@ -33,9 +33,9 @@ from forerun.drafting.policies import Policies
 from forerun.engine.drafters import DrafterLoader
 from forerun.engine.learnt import About, LearntFile
 from forerun.engine.model_loading import Checkpoint, Progress, require_codes, require_rows, resolve_max_length
-from forerun.engine.placement import CorePlacement
 from forerun.engine.shared_model import load_shared
 from forerun.engine.speedup import PlainBaseline
+from forerun.engine.threads_and_cores import CorePlacement
 from forerun.model.runner import Runner
 from forerun.model.self_test import find_bit_fault
 from forerun.sampling.noise import KeyedNoise
@@ -182,7 +182,7 @@ def tokenizer_of(source: CheckpointSource, config: EngineConfig) -> Tokenizer:
     if config.chat_template is not None:
         tokenizer = tokenizer.with_chat_template(read_template(config.chat_template))
     if tokenizer.chat_template is not None:
-        tokenizer.chat_template.begin()
+        tokenizer.chat_template.start()
     return tokenizer
 
 
@@ -318,7 +318,7 @@ def write(
 def forget_text(target: Runner, drafters: Drafters) -> None:
     """Empty all caches, the drafters' too."""
     drafters.forget()
-    drafters.begin(own_text(target, SamplingParams()))  # an unrelated prompt, for one that has begun another text
+    drafters.start_text(own_text(target, SamplingParams()))  # an unrelated prompt, for one that has begun another text
     drafters.end()
     target.forget()
 

@@ -1,5 +1,6 @@
 """Self-drafting: the target's shared cache, an optional copy of its weights, and its skip sets."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -12,6 +13,7 @@ from forerun.core.sublayers import NOTHING
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter, rows_behind_text
 from forerun.drafting.layer_skip.set_files import NamedSet, first_set, read_found_sets, read_sets, sets_beside
+from forerun.drafting.layer_skip.swift import paper_skip_ratio
 from forerun.drafting.policies import Loading, Policies
 from forerun.engine.model_loading import Checkpoint, LazyTarget
 from forerun.model.quantise import weight_bytes
@@ -40,6 +42,8 @@ def self_drafter(drafter: LayerSkip, policies: Policies, checkpoint: Checkpoint,
         CheckpointError, ConfigError: the configured file of sets cannot be read, or belongs to another model.
     """
     known = known_sets(drafter, checkpoint)
+    if drafter.search == "paper" and drafter.skip_ratio is None:
+        drafter = replace(drafter, skip_ratio=paper_skip_ratio(checkpoint.spec))
     has_copy = drafter.weights != "plain"
     shared = with_copy(checkpoint, target, drafter, known) if has_copy else SharedCacheRunner(target)
     return LayerSkipDrafter(shared, drafter, known=known, policy=policies.skip, tree=policies.tree)

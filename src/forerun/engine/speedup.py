@@ -17,8 +17,8 @@ from forerun.core.steps import Speedup
 from forerun.decoding.decoder import Decoder, Request, Round, Rounds, play
 from forerun.decoding.drafters import Drafters
 from forerun.decoding.host_loop import PlainStretches
-from forerun.engine.placement import CorePlacement
 from forerun.engine.stream import Compare
+from forerun.engine.threads_and_cores import CorePlacement
 from forerun.model.measure import measure_pace, time_pass
 from forerun.model.runner import Runner
 from forerun.speculation.referee.plain_times import SHARE, PlainTimes, Stretch, speedup_of
@@ -88,7 +88,7 @@ class PlainBaseline:
         for played in rounds:
             if isinstance(played, Round):
                 ended = perf_counter()
-                stretch.note(ended, ended - began, context)
+                stretch.told(ended, ended - began, context)
                 context += 1
                 if self.times.has_enough(request_began) or ended > until:
                     break

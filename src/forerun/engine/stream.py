@@ -22,7 +22,7 @@ from forerun.core.stop_flag import PassStopped, StopFlag, stopped_by
 from forerun.core.threads import inference
 from forerun.decoding.decoder import Round
 from forerun.engine.exclusive import ExclusiveUse
-from forerun.engine.placement import CorePlacement
+from forerun.engine.threads_and_cores import CorePlacement
 from forerun.text.assembly import TextAssembly
 
 # A text's tokens, rounds and seconds of decoding, and whether plain rounds may be timed after it.
@@ -41,7 +41,7 @@ class GenerationStream:
     Args:
         request: the passes that read the prompt, then the rounds.
         num_outside: counts the tokens that no draft could propose.
-        see: called with every round and the number of its tokens in the text.
+        on_round: called with every round and the number of its tokens in the text.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class GenerationStream:
         num_prompt: int,
         num_outside: Callable[[Sequence[int]], int],
         compare: Compare | None = None,
-        see: Callable[[StepStats, int], None] | None = None,
+        on_round: Callable[[StepStats, int], None] | None = None,
     ) -> None:
         self._request = request
         self._assembly = assembly
@@ -73,7 +73,7 @@ class GenerationStream:
         self._stop = StopFlag()
         self._compare = compare
         self._num_outside = num_outside
-        self._see = see
+        self._on_round = on_round
         self._speedup: Speedup | None = None
 
     def __iter__(self) -> Iterator[DecodeStep]:
@@ -134,14 +134,18 @@ class GenerationStream:
                 self._end()
                 return None
             elapsed = perf_counter() - began
-            return self._note(played, elapsed) if isinstance(played, PrefillStep) else self._take(played, elapsed)
+            return (
+                self._told_prefill(played, elapsed)
+                if isinstance(played, PrefillStep)
+                else self._told_round(played, elapsed)
+            )
 
-    def _note(self, played: PrefillStep, elapsed: float) -> PrefillStep:
+    def _told_prefill(self, played: PrefillStep, elapsed: float) -> PrefillStep:
         self._prefill_s += elapsed
         self._read = played
         return played
 
-    def _take(self, played: Round, elapsed: float) -> DecodeStep:
+    def _told_round(self, played: Round, elapsed: float) -> DecodeStep:
         self._decode_s += elapsed
         self._stats.append(played.stats)
         token_ids, text = self._assembly.add(played.token_ids)
@@ -150,8 +154,8 @@ class GenerationStream:
         if played.stats.drafted_by == PREDICTION:
             self._num_predicted += played.stats.num_drafted
             self._num_foretold += num_accepted
-        if self._see is not None:
-            self._see(played.stats, len(token_ids))
+        if self._on_round is not None:
+            self._on_round(played.stats, len(token_ids))
         if self._assembly.finish is not None:
             self._request.close()
         return DecodeStep(
@@ -256,4 +260,5 @@ class GenerationStream:
             num_predicted_rejected=self._num_predicted - self._num_foretold,
             rounds_by=dict(Counter(item.drafted_by for item in self._stats if item.drafted_by).most_common()),
             speedup=self._speedup,
+            skips=next((item.skips for item in reversed(self._stats) if item.skips is not None), None),
         )

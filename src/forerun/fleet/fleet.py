@@ -92,7 +92,7 @@ class Fleet:
         self.is_over = self.is_stuck = self._is_ending = False
         self._head = ""  # address of Ray's head node
 
-    def begin(
+    def start(
         self,
         *,
         keep_signals: Callable[[], None],
@@ -285,14 +285,14 @@ class Fleet:
         """Poll a replica's state."""
         try:
             while True:
-                self._note(index, link, await answered(link.replica.report(self.front, forerun.__version__)))
+                self._told(index, link, await answered(link.replica.report(self.front, forerun.__version__)))
                 await asyncio.sleep(ASK_EVERY_S)
         except NoReplicaError as error:
             link.lose()
             link.failure = error
             self._fail(error)
 
-    def _note(self, index: int, link: Link, report: ReplicaReport | None) -> None:
+    def _told(self, index: int, link: Link, report: ReplicaReport | None) -> None:
         """Process a replica's report; None if it did not answer."""
         failure = None if report is None else report.failure or self._other_model(report)
         is_ready = report is not None and report.is_ready and failure is None

@@ -73,7 +73,7 @@ async def run_front(fleet: Fleet, listener: socket.socket, *, on_ready: Callable
     server = server_of(
         front_app(fleet, forwarder), fleet.config.server, listener, drain=drain_soon, abandon=fleet.clear
     )
-    fleet.begin(keep_signals=keep_signals, on_ready=on_ready, on_end=server.end)
+    fleet.start(keep_signals=keep_signals, on_ready=on_ready, on_end=server.end)
     try:
         await server.serve(sockets=[listener])
     finally:

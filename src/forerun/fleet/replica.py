@@ -143,8 +143,8 @@ class Replica:
         self._fronts: dict[str, float] = {}  # the time of each front's last question
         self._open: defaultdict[str, set[asyncio.Event]] = defaultdict(set)  # the requests of each front
         if version == forerun.__version__:
-            begin = partial(self._service.begin, on_ready=self._settle, on_end=self._settle)
-            run_on(claimed_cores(share), begin)
+            start = partial(self._service.start, on_ready=self._settle, on_end=self._settle)
+            run_on(claimed_cores(share), start)
         else:
             self._settle(self._foreign(version))
 
@@ -165,7 +165,7 @@ class Replica:
             front: a unique name for the front that asks.
             version: of the front.
         """
-        self._note(front)
+        self._told_front(front)
         error = await self._opening
         self._was_reported = True
         failure = error if isinstance(error, ForerunError) else None
@@ -181,8 +181,8 @@ class Replica:
             num_others=sum(len(requests) for name, requests in self._open.items() if name != front),
         )
 
-    def _note(self, front: str) -> None:
-        """Record that a front has asked. End the requests of fronts that no longer ask, because nobody reads them."""
+    def _told_front(self, front: str) -> None:
+        """A front has asked. End the requests of fronts that no longer ask, because nobody reads them."""
         now_s = monotonic()
         self._fronts[front] = now_s
         for lost in [name for name, asked_s in self._fronts.items() if now_s - asked_s > LOST_AFTER_S]:

@@ -151,7 +151,7 @@ class MixerRows:
         self._inputs.pass_by(length)
         self._rows.pass_by(length)
 
-    def begin_anew(self) -> None:
+    def clear(self) -> None:
         """No text is left: all slots can be written again."""
-        self._inputs.begin_anew()
-        self._rows.begin_anew()
+        self._inputs.clear()
+        self._rows.clear()

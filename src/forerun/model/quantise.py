@@ -137,7 +137,8 @@ def to_int4(weight_OI: Tensor) -> Int4Weight:
 
     Clipping reduces the divergence of the built-in pair's predictions from those of plain weights by a tenth.
     """
-    (num_out, num_in), device = weight_OI.shape, weight_OI.device
+    num_out, num_in = weight_OI.shape
+    device = weight_OI.device
     group_size = group_size_of(num_in)
     num_groups = -(-num_in // group_size)
     values_OI = torch.empty_like(weight_OI, dtype=torch.uint8)

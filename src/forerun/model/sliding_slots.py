@@ -63,7 +63,7 @@ class SlidingSlots:
             self.whole_from = end
             self._give_back(start, end)
 
-    def begin_anew(self) -> None:
+    def clear(self) -> None:
         """No text is left: all slots can be written again."""
         if self.whole_from and self._sliding:
             self._give_back(0, self._storage.shape[2])

@@ -71,7 +71,7 @@ class TreeCache:
         """The keys and the values of a layer, [S, K, D] with its own heads."""
         num_heads, head_dim = self._heads[layer]
         number = self._numbers[layer]
-        kinds = self.keys_LSKD[number], self.values_LSKD[number]
+        kinds = (self.keys_LSKD[number], self.values_LSKD[number])
         if kinds[0].shape[1:] == (num_heads, head_dim):
             return kinds
         keys, values = (kind[:, 0, : num_heads * head_dim].view(-1, num_heads, head_dim) for kind in kinds)
@@ -118,12 +118,12 @@ class TreeCache:
             is_empty = not (move.length or rows or move.num_adopted)
             num_in_place = next((place for place, row in enumerate(rows) if row != place), len(rows))
             sources = [start + row for row in rows[num_in_place:]]
-            self.sliding.begin_anew() if is_empty else self.sliding.pass_by(move.length)
+            self.sliding.clear() if is_empty else self.sliding.pass_by(move.length)
             if sources:
                 self._move_slots(self.storage_2LSKD, sources, start + num_in_place)
             if self.mixer_rows is not None:
                 self.mixer_rows.move(self.committed_len, sources, start + num_in_place)
-                self.mixer_rows.begin_anew() if is_empty else self.mixer_rows.pass_by(move.length)
+                self.mixer_rows.clear() if is_empty else self.mixer_rows.pass_by(move.length)
 
     def truncate(self, length: int) -> None:
         """Drop the tree and all committed tokens from `length` on."""

@@ -128,7 +128,7 @@ async def run_until_end(
     on_end: Callable[[BaseException | None], None],
 ) -> None:
     """Load the first model and serve; on return everything is closed."""
-    models.begin(on_ready=on_ready, on_end=on_end)
+    models.start(on_ready=on_ready, on_end=on_end)
     try:
         await server.serve(sockets=[listener])
     finally:

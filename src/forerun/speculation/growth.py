@@ -115,13 +115,16 @@ class BestFirstGrowth:
             if token_id not in known:
                 heappush(foreseen, (cost - min(log_prob, 0.0), depth, node, token_id))
 
-    def add_children(self, parent: int, token_ids: Sequence[int], log_probs: Sequence[float]) -> list[int]:
+    def add_children(
+        self, parent: int, token_ids: Sequence[int], log_probs: Sequence[float], *, num_open: int | None = None
+    ) -> list[int]:
         """Add an expanded node's children; return the added ones and the foreseen ones that are among `token_ids`.
 
         Args:
             parent: the expanded node.
             token_ids: distinct tokens, likeliest first.
             log_probs: their log-probabilities given the parent, each <= 0, descending.
+            num_open: only so many of them, from the first, may be expanded; None: all.
         """
         tree = self.tree
         frontier = self._frontier
@@ -139,7 +142,7 @@ class BestFirstGrowth:
             if token_id not in known:
                 node = tree.add(parent, token_id, -cost)
                 added.append(node)
-                if cost - parent_cost <= self._max_doubt:
+                if cost - parent_cost <= self._max_doubt and (num_open is None or len(added) <= num_open):
                     insort(frontier, (cost, depth, node))
                 insort(best_costs, cost)
                 best_costs.pop()
@@ -221,7 +224,7 @@ class CalibratedGuesses:
                 self._cells[child] = cell_of[tree.token_ids[child]]
         return values
 
-    def learn(self, tree: TokenTree, visited: Sequence[int], token_ids: Sequence[int]) -> None:
+    def told(self, tree: TokenTree, visited: Sequence[int], token_ids: Sequence[int]) -> None:
         """Count for every node that the text has passed which of its guesses was right."""
         for node, token_id in zip(visited, token_ids, strict=False):
             for guess, child in tree.children(node).items():

@@ -36,7 +36,7 @@ MARKS: Final = ("{{", "{%", "{#", "\n")  # a template's text contains one of the
 class ChatTemplate:
     """A template's source with the special tokens that it may use, such as bos_token.
 
-    Its process starts when it is needed, or with `begin`, and ends with `close` or with this object.
+    Its process starts when it is needed, or with `start`, and ends with `close` or with this object.
     """
 
     def __init__(self, *, source: str, special_tokens: Mapping[str, str]) -> None:
@@ -45,9 +45,9 @@ class ChatTemplate:
         self._traits: TemplateTraits | None = None
         self._child = BoundedChild("forerun.text.template_child", {"source": source})
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Start its process without waiting for it."""
-        self._child.begin()
+        self._child.start()
 
     def close(self) -> None:
         """End its process; the next request starts another one."""

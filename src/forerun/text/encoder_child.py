@@ -10,10 +10,10 @@ from forerun.wires.child_loop import Answer, Said, answer_questions
 
 def main() -> None:
     """Answer until the input ends."""
-    answer_questions(begin)
+    answer_questions(answerer)
 
 
-def begin(head: Said) -> Answer:
+def answerer(head: Said) -> Answer:
     """Return the function that encodes; it loads the tokenizer at the first question."""
 
     @cache

@@ -42,8 +42,8 @@ class GrammarCompiler:
         self._compiled: dict[Grammar, LLMatcher] = {}
         self._lock = Lock()  # a server checks grammars in other threads
 
-    def begin(self, grammar: Grammar) -> Constraint:
-        """The grammar at the start of a text.
+    def compile(self, grammar: Grammar) -> Constraint:
+        """Compile a grammar; return it at the start of a text.
 
         Raises:
             ConfigError: the grammar is invalid, too large, or allows no text.

@@ -52,7 +52,7 @@ class GrammarCheck:
                 if len(self._good) > MOST_KEPT:
                     del self._good[next(iter(self._good))]
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Start the process, so that it imports its modules before the first grammar."""
         if not self._is_warm:
             self._ask(ANY_TEXT, {})
@@ -61,12 +61,12 @@ class GrammarCheck:
     def _compile(self, grammar: Grammar, schemas: Mapping[str, Any]) -> None:
         if len(grammar.text) > MAX_CHARACTERS:
             raise GrammarFaultError(f"it has {len(grammar.text)} characters, but at most {MAX_CHARACTERS} are allowed")
-        self.begin()
+        self.start()
         try:
             found = self._ask(grammar, schemas)
         except LimitError:
             self._is_warm = False
-            self._child.begin()  # for the next grammar
+            self._child.start()  # for the next grammar
             raise GrammarFaultError(
                 "it takes too much time or memory, or has too many rules within rules: simplify it"
             ) from None

@@ -42,10 +42,10 @@ class _Bytes:
 
 def main() -> None:
     """Answer until the input ends."""
-    answer_questions(begin)
+    answer_questions(answerer)
 
 
-def begin(head: Said) -> Answer:
+def answerer(head: Said) -> Answer:
     """Return the function that compiles: it turns {"source", "schemas", "limits"} into {"fault", "place"}, both "" if
     the grammar can be used."""
     tokens = LLTokenizer(TokenizerWrapper(_Bytes()))

@@ -25,10 +25,10 @@ MOST_REASON: Final = 500  # characters of a template's message
 
 def main() -> None:
     """Answer until the input ends."""
-    answer_questions(begin)
+    answer_questions(answerer)
 
 
-def begin(head: Said) -> Answer:
+def answerer(head: Said) -> Answer:
     """Compile the template; return the function that answers questions about it."""
     template = compile_template(head["source"])
     if isinstance(template, dict):

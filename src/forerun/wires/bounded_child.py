@@ -49,7 +49,7 @@ class LimitError(ConfigError):
 class BoundedChild:
     """Asks a module's `main` questions, one at a time: each is a line of JSON; the first line, `head`, is sent once.
 
-    The process starts with the first question, or with `begin`. It ends with `close`, this object, or this process.
+    The process starts with the first question, or with `start`. It ends with `close`, this object, or this process.
     """
 
     def __init__(self, module: str, head: Mapping[str, object]) -> None:
@@ -60,7 +60,7 @@ class BoundedChild:
         self._lock = Lock()
         self._owner = os.getpid()
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Start the process, if it does not run, without waiting for it."""
         self._forget_parents()
         with self._lock:

@@ -12,11 +12,11 @@ Answer: TypeAlias = Callable[[Said], Said]
 SPARE_CPU_S: Final = 1  # the limit has whole seconds; the waiting process gives up sooner
 
 
-def answer_questions(begin: Callable[[Said], Answer]) -> None:
+def answer_questions(answerer: Callable[[Said], Answer]) -> None:
     """Answer each line of the input with a line of JSON, until the input ends.
 
     Args:
-        begin: takes the first line and returns the function that answers the others. It is called with the limits of
+        answerer: takes the first line and returns the function that answers the others. It is called with the limits of
             the first question.
     """
     head = json.loads(sys.stdin.buffer.readline())
@@ -25,7 +25,7 @@ def answer_questions(begin: Callable[[Said], Answer]) -> None:
         try:
             asked = json.loads(line)
             limit(asked["max_s"], asked["max_bytes"])
-            answer = answer or begin(head)
+            answer = answer or answerer(head)
             text = json.dumps(answer(asked))
         except MemoryError:
             text = json.dumps({"costly": "it took more memory than its limit"})

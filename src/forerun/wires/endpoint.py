@@ -213,7 +213,7 @@ class Admission:
                     return None
             next_end = min([end, *(peer.deadline for peer in self._pending.values())])
             ready = wait_readable([self._listener.fileno(), *self._pending], max(0.0, next_end - time.monotonic()))
-            if self._listener.fileno() in ready and not self._begin_handshake():
+            if self._listener.fileno() in ready and not self._start_handshake():
                 return None
             for number in [number for number in ready if number in self._pending]:
                 try:
@@ -233,7 +233,7 @@ class Admission:
             peer.handshake.sock.close()
         self._pending.clear()
 
-    def _begin_handshake(self) -> bool:
+    def _start_handshake(self) -> bool:
         """Begin the handshake of the next waiting peer; False if it ended at once."""
         try:
             sock, where = self._listener.accept()

@@ -35,13 +35,13 @@ class Backoff:
         """Whether the next attempt may begin."""
         return monotonic() >= self._retry_at
 
-    def note_failure(self) -> None:
-        """Note a failure, or an attempt, which counts as a failure until it succeeds."""
+    def told_failure(self) -> None:
+        """A failure, or an attempt, which counts as a failure until it succeeds."""
         self._num_failures += 1
         self._retry_at = monotonic() + delay_s(self._num_failures)
 
-    def note_success(self) -> None:
-        """Note a success, so that the next failure counts as the first one."""
+    def told_success(self) -> None:
+        """A success, so that the next failure counts as the first one."""
         self._num_failures = 0
 
     def give_up(self) -> None:
@@ -79,7 +79,7 @@ class LocalSupply:
                     if channel is not None:  # a later worker's channel replaces an earlier one's
                         channel.close()
                     channel = Channel(socket.socket(fileno=self._descriptors.pop(0)))
-                self._note(event)
+                self._told(event)
         return channel
 
     def wait(self, timeout_s: float) -> Channel | None:
@@ -98,7 +98,7 @@ class LocalSupply:
         self._tell(KILL)
 
     def mark_healthy(self) -> None:
-        self._backoff.note_success()
+        self._backoff.told_success()
         self._tell(HEALTHY)
 
     def close(self) -> None:
@@ -129,7 +129,7 @@ class LocalSupply:
         self._descriptors += descriptors
         return self._reader.feed(data)
 
-    def _note(self, event: WorkerEvent) -> None:
+    def _told(self, event: WorkerEvent) -> None:
         match event.kind:
             case EventKind.STARTED:
                 self.pid = event.pid
@@ -146,7 +146,7 @@ class LocalSupply:
         """Restart a forkserver that has ended, after a delay that grows each time."""
         self._finalizer()
         self._control = None
-        self._backoff.note_failure()
+        self._backoff.told_failure()
         self.trouble = self.trouble or "the drafter's process has ended; another one is being started"
 
     def _tell(self, command: bytes) -> None:
@@ -187,7 +187,7 @@ class RemoteSupply:
             self._made = None
             return self._present
         if (self._present is None or not self._present.is_open) and self._backoff.is_over():
-            self._backoff.note_failure()  # counts as a failure until the worker works
+            self._backoff.told_failure()  # counts as a failure until the worker works
             self._attempt = threading.Thread(target=self._connect, name="forerun-connect", daemon=True)
             self._attempt.start()
         return None
@@ -211,7 +211,7 @@ class RemoteSupply:
             self._present.close()
 
     def mark_healthy(self) -> None:
-        self._backoff.note_success()
+        self._backoff.told_success()
 
     def close(self) -> None:
         self._is_closed = True

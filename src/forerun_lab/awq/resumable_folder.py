@@ -38,7 +38,7 @@ def resumable_folder(out: Path, job: Mapping[str, object] | None) -> Iterator[Pa
             with suppress(OSError):
                 unfinished.rmdir()
             refuse_existing(out)
-        begin(unfinished, job)
+        clean(unfinished, job)
         yield unfinished
         (unfinished / JOB_NAME).unlink()
         for path in (*unfinished.iterdir(), unfinished):
@@ -60,7 +60,7 @@ def refuse_existing(out: Path) -> None:
         raise ConfigError(f"{out} exists already: name a folder that does not exist")
 
 
-def begin(unfinished: Path, job: Mapping[str, object] | None) -> None:
+def clean(unfinished: Path, job: Mapping[str, object] | None) -> None:
     """Remove everything from the folder except finished files of this job."""
     text = json.dumps(job, sort_keys=True)
     is_same = False

@@ -71,7 +71,7 @@ def masks(model: str) -> None:
         tokenizer = engine.tokenizer
         began = perf_counter()
         compiler = GrammarCompiler(tokenizer, vocab_size, [engine.tokenizer.vocabulary().get("<|im_end|>", 0)])
-        constraint = compiler.begin(Grammar.json_schema(PERSON))
+        constraint = compiler.compile(Grammar.json_schema(PERSON))
         print(f"{vocab_size} tokens, read and first grammar compiled in {perf_counter() - began:.2f} s")
         text = tokenizer.encode('{"full_name": "Ada Lovelace", "date_of_birth": "', add_special_tokens=False)
         rng = random.Random(0)

@@ -4,6 +4,7 @@ import typer
 
 from forerun.cli.plain import PlainGroup, add_command
 from forerun_lab.cli.bench_kernels import kernels
+from forerun_lab.cli.bench_paper import paper
 from forerun_lab.cli.bench_report import compare, report
 from forerun_lab.cli.bench_run import run
 from forerun_lab.cli.bench_trace import trace
@@ -15,5 +16,5 @@ bench = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
 )
-for command in (run, report, compare, trace, kernels):
+for command in (run, report, compare, paper, trace, kernels):
     add_command(bench, command)

@@ -7,7 +7,7 @@ import typer
 
 from forerun.cli.declare import option, with_flags_of, with_options
 from forerun.cli.failures import find_model
-from forerun.cli.options import SHOWN, engine_settings
+from forerun.cli.options import SHOWN, engine_config
 from forerun.cli.progress import progress
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError, require
@@ -42,7 +42,7 @@ def kernels(
     require(not (as_json and as_markdown), "--json and --markdown cannot be used together: leave out one")
     row_counts = read_numbers(rows, "--rows")
     prompts = read_numbers(prompt, "--prompt")
-    config = EngineConfig(target=model, **engine_settings(options))
+    config = engine_config(options, target=model)
     find_model(model)
     from forerun_lab.bench.run.kernels import KernelRequest, measure_kernels  # imports torch
 

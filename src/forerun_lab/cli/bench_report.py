@@ -24,6 +24,10 @@ def report(
     json_file: Annotated[Path | None, output("--json", help="Write the numbers as JSON to this file.")] = None,
     markdown: Annotated[Path | None, output("--markdown", help="Write the tables as Markdown.")] = None,
     html: Annotated[Path | None, output("--html", help="Write the page with all plots.")] = None,
+    csv: Annotated[Path | None, output("--csv", help="Write the numbers as CSV.")] = None,
+    svg: Annotated[
+        Path | None, output("--svg", metavar="FOLDER", help="Write each plot as an SVG file into this folder.")
+    ] = None,
     baseline: Annotated[
         str | None, option("--baseline", help="Contestant or record file to compare the others with.")
     ] = None,
@@ -31,33 +35,44 @@ def report(
         Path | None, option("--plan", help="File of forerun plan --json: compare parallel drafting with its bound.")
     ] = None,
 ) -> None:
-    """Show the numbers of a run. A folder without flags gets report.json, report.md and report.html."""
+    """Show the numbers of a run. A folder without flags gets report.json, .md, .csv and .html, and pictures/."""
+    from forerun_lab.bench.report import files
     from forerun_lab.bench.report import markdown as markdown_report
     from forerun_lab.bench.report.summary import summarise
     from forerun_lab.bench.report.table import draw
 
-    no_page = f"the page needs matplotlib, which is not installed: {install_command('matplotlib')}"
-    if html is not None and not has_matplotlib():
-        raise ConfigError(no_page)
+    no_plots = f"plots need matplotlib, which is not installed: {install_command('matplotlib')}"
+    if (html is not None or svg is not None) and not has_matplotlib():
+        raise ConfigError(no_plots)
     for path in out:
         require(path.exists(), f"there is no {path}: name a folder that forerun bench run wrote to, or a record file")
     folder = out[0] if len(out) == 1 and out[0].is_dir() else None
-    if folder is not None and json_file is None and markdown is None and html is None:
+    if folder is not None and not any((json_file, markdown, html, csv, svg)):
         json_file = folder / "report.json"
         markdown = folder / "report.md"
-        html = folder / "report.html" if has_matplotlib() else None
-        if html is None:
-            say(f"forerun: report.html is left out: {no_page}")
-    for path in filter(None, (json_file, markdown, html)):
+        csv = folder / "report.csv"
+        if has_matplotlib():
+            html = folder / "report.html"
+            svg = folder / "pictures"
+        else:
+            say(f"forerun: report.html and pictures are left out: {no_plots}")
+    if svg is not None:
+        require_writable(svg / "accepted.svg")
+    for path in filter(None, (json_file, markdown, html, csv)):
         require_writable(path, needs_folder=True)
     summary = summarise(out, baseline=baseline)
     print_wide(draw(summary))
     if plan is not None:
-        show_reached(plan, speeds_of(summary, "parallel"))
+        show_reached(plan, speeds_of(summary, parallel_in(summary)))
     if json_file is not None:
         _write_file(json_file, summary.to_json())
     if markdown is not None:
         _write_file(markdown, markdown_report.write(summary))
+    if csv is not None:
+        _write_file(csv, files.table(summary))
+    if svg is not None:
+        for name, picture in files.pictures(summary).items():
+            _write_file(svg / name, picture)
     if html is not None:
         from forerun_lab.bench.report import page
 
@@ -88,6 +103,19 @@ def compare(
     print(f"not slower beyond noise: {num_known} rows{unknown}")
 
 
+def parallel_in(summary: "Summary") -> str:
+    """The contestant that drafts in parallel; of several, the first.
+
+    Raises:
+        ConfigError: several have settings of their own, and none has not.
+    """
+    kinds = {name: entry.get("drafter") for name, entry in summary.about.get("contestants", {}).items()}
+    found = [name for name in summary.contestants if name == "parallel" or kinds.get(name) == "parallel"]
+    if len(found) > 1 and "parallel" not in found:
+        raise ConfigError(f"--plan is compared with one parallel drafter, the run has {', '.join(found)}")
+    return "parallel" if "parallel" in found or not found else found[0]
+
+
 def speeds_of(summary: "Summary", contestant: str) -> dict[float, float]:
     """Tokens/s over all data sets, by temperature."""
     rows = [row for row in summary.rows if row.dataset is None and row.contestant == contestant]
@@ -111,5 +139,5 @@ def print_wide(drawn: Any) -> None:
 
 
 def _write_file(path: Path, text: str) -> None:
-    write_whole(path, text)
+    write_whole(path, text, makes_folder=True)
     say(f"wrote {path}")

@@ -5,22 +5,29 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
-from forerun.cli.declare import option, output, with_flags_of, with_options
+from forerun.cli.declare import option, option_of, output, with_flags_of, with_options
+from forerun.cli.drafter_options import ITSELF, OF_CATALOGUE, named_draft
+from forerun.cli.engine_loading import require_readable, with_cache
 from forerun.cli.failures import find_model, find_model_or_head, say
-from forerun.cli.options import SHOWN, engine_settings
-from forerun.core.config import EngineConfig
-from forerun.core.drafter_config import BUILTIN_TARGET, NoDrafter
+from forerun.cli.options import GRAMMAR_FLAG, JSON_SCHEMA_FLAG, SamplingOptions
+from forerun.core.config import SamplingParams
+from forerun.core.drafter_config import BUILTIN_TARGET, Automatic
 from forerun.core.errors import ConfigError
 from forerun.core.places import cache_folder
+from forerun_lab.cli.contestants import BenchEngineOptions, DraftingOptions, read_entrants
 
 if TYPE_CHECKING:
+    from forerun.checkpoints.source import CheckpointSource
     from forerun_lab.bench.data.datasets import Dataset
+    from forerun_lab.bench.run.entrants import Entrant
     from forerun_lab.bench.run.interleaved import Progress
 
-MACHINE: Final = ("dtype", "weights", "inputs", "device", "max_length", "exactness", "kernels", "num_threads")
+DRAFTERS_WITH_DRAFT: Final = "none,draft_model,prompt_lookup"
+DRAFTERS_WITHOUT_DRAFT: Final = "none,prompt_lookup"
 ADDRESS: Final = re.compile(r"https?://(\[[\da-fA-F:]+\]|[^/\s:\[\]]+)(:\d{1,5})?(/\S*)?")
 
 
@@ -29,12 +36,17 @@ class Who:
     """The contestants."""
 
     target: Annotated[str, option("--target", help="Checkpoint folder, GGUF file or hub name.")] = BUILTIN_TARGET
-    draft: Annotated[
-        str | None, option("--draft", help="A smaller model with the same tokens, or a draft head [the known draft].")
-    ] = None
     drafters: Annotated[
-        str, option("--drafters", help="Drafters of this engine, separated by commas; none is always included.")
-    ] = "none,draft_model,prompt_lookup"
+        list[str] | None,
+        option(
+            "--drafters",
+            "--drafter",
+            "--spec-method",
+            help="Drafters of this engine, separated by commas, each with its own settings if wanted, such as "
+            "parallel:verify_width=8,draft_width=8; repeatable; none is always included "
+            "[draft_model if a draft is known, and prompt_lookup].",
+        ),
+    ] = None
     peers: Annotated[
         str, option("--peers", help="Other engines, separated by commas, such as transformers,llama_server.")
     ] = ""
@@ -45,14 +57,8 @@ class Who:
     binary: Annotated[Path | None, option("--llama-server", help="Path of the llama-server binary.")] = None
     tune: Annotated[bool, option("--tune", help="First tune all contestants' settings, on other questions.")] = False
 
-    def find_models(self) -> None:
-        """Raise an error for a model that does not exist before anything slow is imported."""
-        find_model(self.target)
-        if self.draft is not None:
-            find_model_or_head(self.draft)
 
-
-@with_flags_of(panel="What is measured")
+@with_flags_of(SamplingParams, panel="What is measured", shown=("presence_penalty", "frequency_penalty"))
 class What:
     """The data sets, lengths and sampling of a run."""
 
@@ -63,49 +69,73 @@ class What:
         None
     )
     num_prompts: Annotated[int, option("--num-prompts", help="Questions from each data set.")] = 20
-    max_new_tokens: Annotated[int, option("--max-new-tokens", "-n", help="Tokens per answer.")] = 128
+    max_new_tokens: Annotated[int, option_of(SamplingParams, "max_new_tokens", help="Tokens per answer.")] = 128
     temperature: Annotated[
-        list[float] | None, option("--temperature", "--temp", help="0 is greedy; repeatable [0].")
+        list[float] | None, option_of(SamplingParams, "temperature", help="0 is greedy; repeatable [0].")
+    ] = None
+    top_k: Annotated[int | None, option_of(SamplingParams, "top_k", help="Keep the k likeliest; 0 keeps all.")] = None
+    top_p: Annotated[
+        float | None, option_of(SamplingParams, "top_p", help="Keep the likeliest up to this probability.")
+    ] = None
+    min_p: Annotated[
+        float | None, option_of(SamplingParams, "min_p", help="Drop tokens below this share of the best probability.")
+    ] = None
+    repetition_penalty: Annotated[
+        float | None, option_of(SamplingParams, "repetition_penalty", help="Above 1: fewer repeats; 1: off.")
     ] = None
     repeats: Annotated[int, option("--repeats", help="How often each question is asked.")] = 1
-    seed: Annotated[int, option("--seed", help="Seed of the first question; it grows by 1 with each question.")] = 0
-    ignore_eos: Annotated[bool, option("--ignore-eos", help="Continue past the model's end of text.")] = False
+    task_after_task: Annotated[
+        bool,
+        option("--task-after-task", help="Ask all questions of one data set before the next; else they alternate."),
+    ] = False
+    seed: Annotated[
+        int, option_of(SamplingParams, "seed", help="Seed of the first question; it grows by 1 with each question.")
+    ] = 0
+    json_schema: Annotated[str | None, JSON_SCHEMA_FLAG] = None
+    grammar: Annotated[str | None, GRAMMAR_FLAG] = None
+
+    def params(self) -> SamplingParams:
+        """The parameters of all questions, which do not come from the model; temperatures follow in turn."""
+        flags = {field.name for field in fields(cast(Any, SamplingOptions))} - {"temperature"}
+        return SamplingOptions(**{name: value for name, value in vars(self).items() if name in flags}).params()
 
 
-@with_flags_of(EngineConfig, panel="Machine", only=MACHINE, shown=SHOWN)
-class Where:
-    """Number formats, device and threads."""
-
-
-@with_options(Who, What, Where)
+@with_options(Who, DraftingOptions, What, BenchEngineOptions)
 def run(
     who: Who,
+    drafting: DraftingOptions,
     what: What,
-    where: Where,
+    machine: BenchEngineOptions,
     out: Annotated[
         Path, output("--out", "-o", metavar="FOLDER", help="Folder of the run; an interrupted run is continued.")
     ],
 ) -> None:
     """Ask drafters and peers the same questions in turn; record times, and whether the texts are equal."""
-    who.find_models()
-    from forerun.engine.known_draft import known_draft
+    source = find_model(who.target)
+    peers = names(who.peers)
+    draft = draft_of(drafting.draft, who.target)
+    named = who.drafters or [DRAFTERS_WITHOUT_DRAFT if draft is None else DRAFTERS_WITH_DRAFT]
+    entrants = read_entrants(named, who.target, drafting, machine, has_peers=bool(peers))
+    for entrant in entrants:
+        require_readable(entrant.config, source)
+    entrants = tuple(with_prepared_sets(entrant, source) for entrant in entrants)
+    if draft is not None:
+        find_model_or_head(draft)
     from forerun_lab.bench.records.run_folder import NAME, left_out, read_run
     from forerun_lab.bench.run.session import RunRequest, play  # imports torch
 
     request = RunRequest(
-        config=EngineConfig(target=who.target, drafter=NoDrafter(), **engine_settings(where)),
-        draft=who.draft or known_draft(who.target),
-        drafters=names(who.drafters),
-        peers=names(who.peers),
+        entrants=entrants,
+        draft=draft,
+        peers=peers,
         data=names(what.data),
         data_folder=what.data_folder,
         num_prompts=what.num_prompts,
         temperatures=tuple(what.temperature or (0.0,)),
         repeats=what.repeats,
-        max_new_tokens=what.max_new_tokens,
-        seed=what.seed,
-        ignore_eos=what.ignore_eos,
+        sampling=what.params(),
         tune=who.tune,
+        task_after_task=what.task_after_task,
         out=out,
         cache=cache_folder(),
         urls=dict(map(read_url, who.url or ())),
@@ -122,6 +152,25 @@ def run(
 def names(text: str) -> tuple[str, ...]:
     """Names separated by commas."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def draft_of(draft: str | None, target: str) -> str | None:
+    """The draft model that the flag names, or the known one; None if there is none."""
+    from forerun.engine.known_draft import known_draft
+
+    if draft is None:
+        return known_draft(target)
+    if draft == OF_CATALOGUE:
+        return named_draft(target)
+    return None if draft == ITSELF else draft
+
+
+def with_prepared_sets(entrant: "Entrant", source: "CheckpointSource") -> "Entrant":
+    """The entrant with the files that `forerun generate` would find in forerun's cache, but not with what `auto` has
+    learnt, since the run would depend on earlier ones."""
+    if isinstance(entrant.config.drafter, Automatic):
+        return entrant
+    return replace(entrant, config=replace(entrant.config, drafter=with_cache(entrant.config.drafter, source)))
 
 
 def read_url(text: str) -> tuple[str, str]:

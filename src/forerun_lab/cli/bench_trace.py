@@ -6,9 +6,9 @@ from typing import Annotated
 
 from forerun.cli.declare import option, output, with_options
 from forerun.cli.failures import find_draft_model, find_model, say
-from forerun.cli.options import MachineOptions, engine_settings
+from forerun.cli.options import MachineOptions, engine_config
 from forerun.cli.progress import progress
-from forerun.core.config import EngineConfig, SamplingParams
+from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import BUILTIN_TARGET
 from forerun.core.errors import require
 from forerun.core.output_file import require_writable
@@ -37,7 +37,7 @@ def trace(
     wanted = read_names(drafters)
     require(num_prompts >= 1, f"num_prompts {num_prompts} must be >= 1")
     params = SamplingParams(max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
-    config = EngineConfig(target=target, **engine_settings(machine))
+    config = engine_config(machine, target=target)
     find_model(target)
     model = None
     if DRAFT_MODEL in wanted:

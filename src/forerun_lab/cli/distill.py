@@ -7,26 +7,25 @@ from contextlib import contextmanager
 from math import inf
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from forerun.cli.declare import option, output, with_flags_of, with_options
 from forerun.cli.failures import INTERRUPTED, find_model, say
 from forerun.cli.interrupt import StopOnInterrupt
-from forerun.cli.options import SHOWN, engine_settings
+from forerun.cli.options import SHOWN, engine_config
 from forerun.core.config import AUTO_DEVICE, EngineConfig
 from forerun.core.errors import ConfigError
 from forerun.core.optional_packages import install_command
 from forerun_lab.cli.bench_report import has_matplotlib
+from forerun_lab.distill.config import DistillConfig, DistillProgress, DistillStop, DraftKind
 
 if TYPE_CHECKING:
-    from forerun_lab.distill.config import DistillProgress
     from forerun_lab.distill.report import DistillReport
     from forerun_lab.distill.run import Distillation
 
-DraftKindName = Literal["model", "eagle3", "dflash"]
-Draw = Callable[["DistillProgress"], None]
+Draw = Callable[[DistillProgress], None]
 UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 PART: Final = re.compile(r"(\d+(?:\.\d+)?)([smh]?)")
 LINE_EVERY_S: Final = 30.0
@@ -60,9 +59,7 @@ def distill(
     questions: Annotated[
         list[Path] | None, option("--questions", help="Question file the target also answers. Repeatable.")
     ] = None,
-    kind: Annotated[
-        DraftKindName, option("--kind", help="A small Llama, or a head on the target's features.")
-    ] = "model",
+    kind: Annotated[DraftKind, option("--kind", help="A small Llama, or a head on the target's features.")] = "model",
     layers: Annotated[int | None, option("--layers", help="Layers of the draft [by the cost of a pass].")] = None,
     hidden_size: Annotated[int | None, option("--hidden-size", help="Hidden size of the draft [the target's].")] = None,
     vocab_size: Annotated[
@@ -75,11 +72,10 @@ def distill(
     asked = tuple(turn for path in questions or () for turn in _questions(path))
     find_model(target)
     from forerun.engine.device import settle_device
-    from forerun_lab.distill.config import DistillConfig
     from forerun_lab.distill.run import Distillation  # imports torch
 
     config = DistillConfig(
-        engine=settle_device(EngineConfig(target=target, **engine_settings(machine))),
+        engine=settle_device(engine_config(machine, target=target)),
         out=out,
         time=seconds,
         text=tuple(text or ()),
@@ -106,9 +102,8 @@ def distill(
 
 def _run(distillation: "Distillation", draw: Draw, stop: StopOnInterrupt) -> "DistillReport":
     """Run it, until a Ctrl-C asks it to stop."""
-    from forerun_lab.distill.config import DistillStop
 
-    def show(progress: "DistillProgress") -> None:
+    def show(progress: DistillProgress) -> None:
         draw(progress)
         if stop.is_asked:
             raise DistillStop
@@ -153,7 +148,7 @@ def drawing() -> Iterator[Draw]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("reading the target", total=None, left="", detail="")
 
-        def draw(progress: "DistillProgress") -> None:
+        def draw(progress: DistillProgress) -> None:
             bar.update(
                 task,
                 description=progress.doing,
@@ -170,7 +165,7 @@ def _lines() -> Draw:
     last_s = -inf
     doing = ""
 
-    def draw(progress: "DistillProgress") -> None:
+    def draw(progress: DistillProgress) -> None:
         nonlocal last_s, doing
         if progress.doing != doing or monotonic() - last_s >= LINE_EVERY_S:
             last_s = monotonic()
@@ -180,7 +175,7 @@ def _lines() -> Draw:
     return draw
 
 
-def line_of(progress: "DistillProgress") -> str:
+def line_of(progress: DistillProgress) -> str:
     """What is done, the remaining time unless it is over, and details if there are any."""
     left_s = progress.total_s - progress.seconds
     rest = [f"{clock(left_s)} left"] if left_s > 0 else []

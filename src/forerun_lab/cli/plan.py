@@ -1,13 +1,14 @@
 """forerun plan: how to divide a machine between target and draft, which tree to use, and the expected speed."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 from forerun.checkpoints.short_names.catalogue import find_named
 from forerun.cli.declare import option, output, with_flags_of, with_options
 from forerun.cli.failures import find_draft_model, find_model, say
-from forerun.cli.options import SHOWN, engine_settings
+from forerun.cli.options import SHOWN, engine_config
 from forerun.cli.progress import progress
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import BUILTIN_TARGET
@@ -143,9 +144,8 @@ def plan(
 
 def _calibrate(path: Path, target: str, draft: str | None, machine: CalibrationOptions) -> None:
     """Measure both models and write the profile."""
-    settings = engine_settings(machine)
-    hosts = [settings.pop(name, None) for name in RANKS_OF_HOSTS]
-    config = EngineConfig(target=target, **settings)
+    hosts = [getattr(machine, name) for name in RANKS_OF_HOSTS]
+    config = engine_config(replace(cast(Any, machine), **dict.fromkeys(RANKS_OF_HOSTS)), target=target)
     find_model(config.target)
     from forerun.engine.known_draft import draft_for
 

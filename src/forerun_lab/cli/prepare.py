@@ -15,7 +15,7 @@ from forerun.checkpoints.source import CheckpointSource
 from forerun.cli.declare import option, output, with_options
 from forerun.cli.engine_loading import prepared_sets
 from forerun.cli.failures import find_model, say
-from forerun.cli.options import MachineOptions, engine_settings
+from forerun.cli.options import MachineOptions, engine_config
 from forerun.cli.progress import progress
 from forerun.cli.sheet import size
 from forerun.core.config import DTypeName, EngineConfig, SamplingParams
@@ -75,15 +75,15 @@ def prepare(
             "weights in 4 bits, --target-ranks writes each rank's part, and these two can be combined"
         )
     if target_ranks is not None:
-        config = EngineConfig(target=model, target_ranks=target_ranks, **engine_settings(machine))
+        config = engine_config(machine, target=model, target_ranks=target_ranks)
         prepare_ranks(config, out, is_packed=quantize is not None, calib=calib)
         return
     if quantize is not None:
-        prepare_awq(EngineConfig(target=model, **engine_settings(machine)), out, calib)
+        prepare_awq(engine_config(machine, target=model), out, calib)
         return
     require(num_prompts >= 1, f"num_prompts {num_prompts} must be >= 1")
     params = SamplingParams(max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
-    config = EngineConfig(target=model, **engine_settings(machine))
+    config = engine_config(machine, target=model)
     prepare_sets(config, out, params, data=data, num_prompts=num_prompts, weights=draft_weights)
 
 
@@ -108,7 +108,7 @@ def pack(source: CheckpointSource, out: Path, text: str, num_threads: int | None
     """Pack a model and print its perplexity before and after."""
     from forerun.core.affinity import usable_cores
     from forerun.core.threads import on_threads
-    from forerun.engine.placement import allowed_threads
+    from forerun.engine.threads_and_cores import allowed_threads
     from forerun_lab.awq.run import pack_model  # imports torch
 
     with progress("packing") as show:

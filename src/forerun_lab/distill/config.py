@@ -8,8 +8,7 @@ from typing import Final, Literal
 from forerun.core.config import EngineConfig
 from forerun.core.errors import require
 
-HeadKind = Literal["eagle3", "dflash"]
-DraftKind = Literal["model", "eagle3", "dflash"]
+DraftKind = Literal["model", "eagle3", "dflash"]  # heads are rows of `TRAINABLE`
 LEAST_TIME_S: Final = 5.0
 SAVE_EVERY_S: Final = 25.0  # a killed run loses no more than a minute, with room for a slow disk and a slow pass
 
@@ -27,7 +26,7 @@ class DistillConfig:
         layers, hidden_size, vocab_size: sizes of the draft; None: chosen to suit the target.
         other_devices: devices on which further processes write texts; None: all other GPUs if the device is "cuda".
         save_every_s: seconds between saves, the most that a killed run loses.
-        kind: "model" is a small Llama, "eagle3" and "dflash" are heads on the target's features.
+        kind: "model" is a small Llama, the others are heads on the target's features.
     """
 
     engine: EngineConfig
@@ -50,8 +49,6 @@ class DistillConfig:
             require(value is None or value >= 1, f"{name} {value} must be >= 1")
         is_fixed = self.kind == "model" or self.hidden_size is None
         require(is_fixed, f"hidden_size {self.hidden_size} of a head must be left out: it is the target's")
-        require(self.kind != "eagle3" or self.layers in (None, 1), f"layers {self.layers} of an EAGLE-3 head must be 1")
-        require(self.kind != "dflash" or self.vocab_size is None, "a DFlash head has all of its target's tokens")
 
     @property
     def run_folder(self) -> Path:

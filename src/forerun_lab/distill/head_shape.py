@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final, TypeAlias
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -10,25 +10,23 @@ from torch import Tensor
 from forerun.core.errors import ConfigError
 from forerun.core.mechanisms import WINDOW, mechanisms_of
 from forerun.core.model_spec import ModelSpec, RopeSpec
-from forerun.drafting.heads.dflash import DFlashSpec
-from forerun.drafting.heads.eagle import EagleSpec
+from forerun.drafting.heads.kind import HeadSpec
 from forerun.model.vocabulary_map import VocabularyMap
-from forerun_lab.distill.config import HeadKind
+from forerun_lab.distill.dflash_head import DFLASH
+from forerun_lab.distill.eagle_head import EAGLE3
+from forerun_lab.distill.head_kind import NewHead, TrainableHead
 
-MadeSpec: TypeAlias = EagleSpec | DFlashSpec  # of heads that can be made here
-DFLASH_SIZE: Final = 8  # rows of a DFlash pass: a small head rarely guesses seven tokens right
-DFLASH_LAYERS: Final = 2
+TRAINABLE: Final[Mapping[str, TrainableHead[Any]]] = {"eagle3": EAGLE3, "dflash": DFLASH}  # by `--kind`
 LEAST_LAYERS: Final = 4  # of a target: three features from different layers, before the last
 
 
 def choose_head(
-    target: ModelSpec, kind: HeadKind, vocabulary: VocabularyMap, counts_V: Tensor, num_layers: int | None
-) -> MadeSpec:
+    target: ModelSpec, kind: TrainableHead[Any], vocabulary: VocabularyMap, counts_V: Tensor, num_layers: int | None
+) -> HeadSpec:
     """A head with layers of the target's shape.
 
     Args:
-        counts_V: how often the target writes each token; a DFlash head masks with a token that it hardly
-            ever writes.
+        counts_V: how often the target writes each token.
 
     Raises:
         ConfigError: the target has too few layers, or layers that a head cannot copy.
@@ -59,18 +57,8 @@ def choose_head(
         sliding_layers=(),
     )
     entered = spread(target.num_layers)
-    if kind == "eagle3":
-        return EagleSpec(body=body, target_hidden_size=target.hidden_size, layer_ids=entered, num_taps=len(entered))
-    num_layers = num_layers or DFLASH_LAYERS
-    return DFlashSpec(
-        body=replace(body, num_layers=num_layers, qk_norm=True),
-        target_hidden_size=target.hidden_size,
-        layer_ids=tuple(layer - 1 for layer in entered),
-        block_size=DFLASH_SIZE,
-        mask_token_id=int(counts_V.argmin()),
-        windows=(None,) * num_layers,
-        is_causal=(False,) * num_layers,
-    )
+    head: HeadSpec = kind.choose(NewHead(body=body, entered=entered, counts_V=counts_V, num_layers=num_layers))
+    return head
 
 
 def spread(num_layers: int) -> tuple[int, ...]:
@@ -80,7 +68,12 @@ def spread(num_layers: int) -> tuple[int, ...]:
 
 
 def initial_head(
-    spec: MadeSpec, target: Mapping[str, Tensor], num_layers: int, vocabulary: VocabularyMap, seed: int
+    kind: TrainableHead[Any],
+    spec: HeadSpec,
+    target: Mapping[str, Tensor],
+    num_layers: int,
+    vocabulary: VocabularyMap,
+    seed: int,
 ) -> dict[str, Tensor]:
     """float32 weights: the target's last layers, applied to its last feature, so that the head first continues them.
 
@@ -98,10 +91,8 @@ def initial_head(
     weights["norm.weight"] = target["final_norm.weight"].float().cpu()
     for idx in range(body.num_layers):
         copy_layer(weights, f"layers.{idx}.", target, f"layers.{num_layers - body.num_layers + idx}.", body)
-    if isinstance(spec, EagleSpec):
-        rows = target.get("head.weight", target["embedding.weight"])
-        weights["lm_head.weight"] = rows.float().cpu()[vocabulary.target_ids.long().cpu()]
-        weights["layers.0.hidden_norm.weight"] = weights["layers.0.input_layernorm.weight"].clone()
+    rows = target.get("head.weight", target["embedding.weight"])
+    kind.start(weights, rows.float().cpu()[vocabulary.target_ids.long().cpu()])
     return weights
 
 

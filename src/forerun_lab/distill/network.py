@@ -17,10 +17,10 @@ from forerun.core.errors import require
 from forerun.core.machine import has_fast_bfloat16
 from forerun.core.mechanisms import lacking, mechanisms_of
 from forerun.core.model_spec import ModelSpec
+from forerun.drafting.heads.kind import HeadSpec
 from forerun.model.quantise import as_plain
 from forerun.model.rope import rope_table
 from forerun.model.weights import WeightSource
-from forerun_lab.distill.head_shape import MadeSpec
 
 LINEAR: Final = ("qkv", "attention_out", "gate_up", "mlp_out")
 LONG_SHARE: Final = 8  # on CPUs, one text in so many, the longest ones, has its attention computed alone
@@ -40,7 +40,7 @@ class TextCache:
         self.lengths = torch.zeros(num_texts, dtype=torch.int64, device=device)
         self._texts_B1 = torch.arange(num_texts, device=device)[:, None]
 
-    def begin_pass(self, num_rows: int) -> None:
+    def make_room(self, num_rows: int) -> None:
         """Make room for `num_rows` rows after every text."""
         device = self.lengths.device
         self._slots_BT = self.lengths[:, None] + torch.arange(num_rows, device=device)
@@ -112,7 +112,7 @@ class Network(nn.Module):
         """The residual stream [B, T, H] after each layer."""
         begin = ids_BT.new_zeros(1, 1) if cache is None else cache.lengths[:, None]
         if cache is not None:
-            cache.begin_pass(ids_BT.shape[1])
+            cache.make_room(ids_BT.shape[1])
         positions_BT = begin + torch.arange(ids_BT.shape[1], device=ids_BT.device)
         rope = self._rope_at(positions_BT)
         x = functional.embedding(ids_BT, self._weight("embedding.weight"))
@@ -169,7 +169,7 @@ class Network(nn.Module):
 class HeadNetwork(nn.Module):
     """The weights of a head by their published names."""
 
-    def __init__(self, spec: MadeSpec, weights: Mapping[str, Tensor]) -> None:
+    def __init__(self, spec: HeadSpec, weights: Mapping[str, Tensor]) -> None:
         super().__init__()
         self.spec = spec
         self._weights = nn.ParameterDict({in_dict(name): nn.Parameter(value) for name, value in weights.items()})

@@ -12,9 +12,10 @@ from forerun.core.model_spec import ModelSpec
 from forerun.core.output_file import write_whole
 from forerun_lab.distill.assess import DraftWorth
 from forerun_lab.distill.config import DraftKind
+from forerun_lab.distill.head_shape import TRAINABLE
 from forerun_lab.distill.trainer import Score
 
-WORDS: Final = {"model": "A small Llama", "eagle3": "An EAGLE-3 head", "dflash": "A DFlash head"}
+WORDS: Final = {"model": "A small Llama", **{name: head.words for name, head in TRAINABLE.items()}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from forerun.core.model_spec import ModelSpec
 from forerun.core.threads import on_threads
 from forerun.engine.model_loading import Checkpoint
 from forerun.engine.opening import tokenizer_of
-from forerun.engine.placement import CorePlacement
+from forerun.engine.threads_and_cores import CorePlacement
 from forerun_lab.distill.assess import assess, prompts_of
 from forerun_lab.distill.config import DistillConfig, DistillProgress, DistillStop, OnProgress
 from forerun_lab.distill.draft_shape import (
@@ -33,7 +33,7 @@ from forerun_lab.distill.draft_shape import (
 from forerun_lab.distill.folder import write_draft
 from forerun_lab.distill.gathering import Gathering, is_wanted, writing_elsewhere
 from forerun_lab.distill.head_folder import write_head
-from forerun_lab.distill.head_shape import choose_head, initial_head
+from forerun_lab.distill.head_shape import TRAINABLE, choose_head, initial_head
 from forerun_lab.distill.network import HeadNetwork, Network, fastest_dtype, read_network, require_llama
 from forerun_lab.distill.openings import Openings, require_known
 from forerun_lab.distill.reader import read_given
@@ -66,6 +66,9 @@ class Distillation:
         """
         require_optimizer()
         self._config = config
+        self._head = TRAINABLE.get(config.kind)
+        if self._head is not None:
+            self._head.require_settings(config)
         self._device = config.engine.device
         self._source = open_source(config.engine.target)
         self._checkpoint = Checkpoint.open(self._source, config.engine)
@@ -85,7 +88,7 @@ class Distillation:
         self._name = name
         self._store = partial(TextStore, folder / "texts", name)
         path = folder / "training.safetensors"
-        self._saved = SavedDraft(path) if config.kind == "model" else SavedHead(path, self._read_target)
+        self._saved = SavedDraft(path) if self._head is None else SavedHead(path, self._head, self._read_target)
         self._log = RunLog(folder / "log.jsonl")
         self._picture = folder / "curves.png"
 
@@ -117,7 +120,7 @@ class Distillation:
         store = self._store()
         until_s = WRITING_SHARE * self._config.time
         if store.seconds < until_s or not self._saved.exists:
-            is_chosen = self._saved.exists or self._is_sized or self._config.kind != "model"
+            is_chosen = self._saved.exists or self._is_sized or self._head is not None
             target_s = None if is_chosen else self._times.of_target()
             target = self._read_target()
 
@@ -160,12 +163,12 @@ class Distillation:
         frame = self.openings.frame
         always = [*self._stops, *(frame.after if frame is not None else ())]
         size = self._config.vocab_size or enough_tokens(counts_V)
-        if self._config.kind == "dflash":
+        if self._head is not None and self._head.has_all_tokens:
             size = self._spec.vocab_size
         vocabulary = choose_vocabulary(counts_V, size, always, weights["embedding.weight"])
-        if self._config.kind != "model":
-            head = choose_head(self._spec, self._config.kind, vocabulary, counts_V, self._config.layers)
-            first = initial_head(head, weights, self._spec.num_layers, vocabulary, self._config.seed)
+        if self._head is not None:
+            head = choose_head(self._spec, self._head, vocabulary, counts_V, self._config.layers)
+            first = initial_head(self._head, head, weights, self._spec.num_layers, vocabulary, self._config.seed)
             self._saved.create(head, vocabulary, first)
             return
         draft = self._choose_sizes(len(vocabulary.target_ids), target_s)
@@ -195,7 +198,8 @@ class Distillation:
         network = training.trainer.network
         vocabulary = training.trainer.vocabulary
         if isinstance(network, HeadNetwork):
-            write_head(config.out, network.spec, network.weights, vocabulary)
+            assert self._head is not None, "a head is trained"
+            write_head(config.out, self._head, network.spec, network.weights, vocabulary)
         else:
             write_draft(config.out, network.spec, network.weights, vocabulary, self._tokenizer, self._stops)
         return training, texts

@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,12 +16,10 @@ from forerun.core.errors import CheckpointError, ConfigError
 from forerun.core.locks import hold
 from forerun.core.model_spec import ModelSpec
 from forerun.core.output_file import remove, write_whole
-from forerun.drafting.heads.dflash import DFlashSpec
-from forerun.drafting.heads.eagle import EagleSpec
+from forerun.drafting.heads.kind import HeadSpec
 from forerun.model.vocabulary_map import VocabularyMap
 from forerun_lab.distill.config import DistillConfig
-from forerun_lab.distill.head_shape import MadeSpec
-from forerun_lab.distill.head_trainer import HeadTrainer
+from forerun_lab.distill.head_kind import TrainableHead
 from forerun_lab.distill.network import HeadNetwork, Network
 from forerun_lab.distill.trainer import Trainer
 
@@ -189,7 +186,7 @@ class SavedDraft:
     def exists(self) -> bool:
         return self._path.exists()
 
-    def create(self, spec: ModelSpec | MadeSpec, vocabulary: VocabularyMap, weights: Mapping[str, Tensor]) -> None:
+    def create(self, spec: ModelSpec | HeadSpec, vocabulary: VocabularyMap, weights: Mapping[str, Tensor]) -> None:
         """Write a draft that is not yet trained."""
         self._write(spec, vocabulary, weights, {}, {"trained_s": 0.0, "num_tokens": 0})
 
@@ -229,7 +226,7 @@ class SavedDraft:
 
     def _write(
         self,
-        spec: ModelSpec | MadeSpec,
+        spec: ModelSpec | HeadSpec,
         vocabulary: VocabularyMap,
         weights: Mapping[str, Tensor],
         state: Mapping[str, Tensor],
@@ -239,23 +236,28 @@ class SavedDraft:
         ids = {"target_ids": vocabulary.target_ids, "draft_ids": vocabulary.draft_ids}
         tensors = {**ids, **{WEIGHT + name: value for name, value in weights.items()}, **state}
         plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-        write_whole(self._path, save(plain, {"notes": json.dumps({"spec": asdict(spec), **notes})}), makes_folder=True)
+        write_whole(
+            self._path,
+            save(plain, {"notes": json.dumps({"spec": msgspec.to_builtins(spec), **notes})}),
+            makes_folder=True,
+        )
 
 
 class SavedHead(SavedDraft):
     """The file of a head in training.
 
     Args:
+        kind: of the head.
         read_target: reads the target, whose features the head learns from.
     """
 
-    def __init__(self, path: Path, read_target: Callable[[], Network]) -> None:
+    def __init__(self, path: Path, kind: TrainableHead[Any], read_target: Callable[[], Network]) -> None:
         super().__init__(path)
+        self._kind = kind
         self._read_target = read_target
 
     def _trainer(
         self, spec: dict[str, Any], weights: Mapping[str, Tensor], vocabulary: VocabularyMap, device: str
     ) -> Trainer:
-        kind: type[MadeSpec] = DFlashSpec if "block_size" in spec else EagleSpec
-        head = msgspec.convert(spec, kind)
-        return HeadTrainer(HeadNetwork(head, weights), vocabulary, self._read_target(), device=device)
+        network = HeadNetwork(msgspec.convert(spec, self._kind.spec), weights)
+        return self._kind.trainer(network, vocabulary, self._read_target(), device=device)

@@ -155,7 +155,7 @@ class TextWriter:
         self._random = torch.Generator(device=like.device).manual_seed(seed)
         self._prefix = tuple(prefix[:-1])  # every text reads the last token itself, to get the scores after it
         self._read_prefix()
-        self._slots = [self._begin(number) for number in range(num_texts)]
+        self._slots = [self._start_text(number) for number in range(num_texts)]
         self._resume(unfinished[:num_texts])
 
     @torch.inference_mode()
@@ -177,7 +177,7 @@ class TextWriter:
             if length + 1 == len(slot.ids):
                 if (token in self._stops and not slot.is_users) or len(slot.ids) >= slot.opening.length:
                     ended.append(self._text(number, slot))
-                    self._slots[number] = self._begin(number)
+                    self._slots[number] = self._start_text(number)
                 else:
                     slot.go_on(token)
         return ended
@@ -206,7 +206,7 @@ class TextWriter:
             chosen[others] = rest.multinomial(1, generator=self._random)[:, 0]
         return torch.where(temperatures[:, 0] > 0, chosen, top_ids[:, 0])
 
-    def _begin(self, number: int) -> _Slot:
+    def _start_text(self, number: int) -> _Slot:
         """Begin the next text; if it begins with the prefix, copy the prefix's keys and values."""
         slot = _Slot(next(self._openings))
         num_read = len(self._prefix)

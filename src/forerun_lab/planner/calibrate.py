@@ -24,8 +24,8 @@ from forerun.drafting.guessed_tree import GuessedTree
 from forerun.drafting.policies import Policies, RemotePolicy, TreePolicy
 from forerun.engine.engine import Engine
 from forerun.engine.model_loading import Checkpoint
-from forerun.engine.placement import allowed_threads
 from forerun.engine.shared_model import load_shared
+from forerun.engine.threads_and_cores import allowed_threads
 from forerun.model.measure import measure_pace
 from forerun.model.runner import Runner
 from forerun.sharding.followers import SharedRole
@@ -255,14 +255,14 @@ def expansion_overhead_s(draft: Runner, target_pace: Pace, draft_pace: Pace) -> 
     )
     budget = RowBudget(config.verify_width, RoundCosts(target_pace), DraftCosts(expansion=draft_pace))
     tree = DraftTree(guessed, OwnRows(draft, serial_rows(config)), target_vocab_size=draft.spec.vocab_size)
-    tree.begin((0,) * context_of(draft), SamplingParams(), None)
+    tree.reset((0,) * context_of(draft), SamplingParams(), None)
     while tree.prefill():
         pass
     beyond_s = []
     for number in range(NUM_EXPANSIONS):
         if number and number % EXPANSIONS_PER_ROUND == 0:
             tree.advance((tree.tree.token_ids[1],))
-            budget.begin_round(config.verify_width)
+            budget.start_round(config.verify_width)
         num_rows = draft.cache.num_tree
         began = perf_counter()
         if tree.expand(budget):

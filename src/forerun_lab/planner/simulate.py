@@ -150,8 +150,8 @@ class SerialSimulation:
         clock = self._clock
         tally = Tally(trace)
         grower.expect(trace, tally.outcome)
-        grower.begin(trace.prompt_ids, PARAMS, None)
-        self._referee.begin(PARAMS.temperature)
+        grower.reset(trace.prompt_ids, PARAMS, None)
+        self._referee.start_answer(PARAMS.temperature)
         while grower.prefill():
             pass
         began = clock.now
@@ -223,7 +223,7 @@ class ParallelSimulation:
         tally = Tally(trace)
         self._grower.expect(trace, tally.outcome)
         self._drafter.begin(trace.prompt_ids, PARAMS, None)
-        self._referee.begin(PARAMS.temperature)
+        self._referee.start_answer(PARAMS.temperature)
         self._supply.run(prefill_s(self._costs.target, len(trace.prompt_ids) - 1))
         began = clock.now
         overhead_s = self._costs.parallel_overhead_s

@@ -53,7 +53,7 @@ class TraceGrower:
         """Set the answer of the next request, and the outcome in which its draft passes are counted."""
         self._next = trace, outcome
 
-    def begin(
+    def reset(
         self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None, owner: str = ""
     ) -> None:
         """Start the request of the expected trace."""
@@ -66,7 +66,7 @@ class TraceGrower:
         self._num_caught_up = 0
         seed = self._trace.seed if self.guessed.policy.knows_noise else None
         noise = None if seed is None else KeyedNoise(seed, NUM_IDS)
-        self.guessed.begin(prompt_ids, noise, self._trace.temperature)
+        self.guessed.reset(prompt_ids, noise, self._trace.temperature)
 
     def prefill(self) -> bool:
         """Read committed text in one wide pass, if the cache lacks much of it; False if it does not."""

@@ -23,7 +23,7 @@ def play(crew: Crew, machine: Machine, seconds: float, most: int = 2) -> tuple[l
     while elapsed_s < seconds:
         threads.append(crew.threads(most))
         pass_s, is_stopped = machine(threads[-1])
-        crew.note(1, pass_s, is_stopped=is_stopped)
+        crew.told(1, pass_s, is_stopped=is_stopped)
         elapsed_s += pass_s
     return threads, len(threads) / elapsed_s
 
@@ -82,5 +82,5 @@ def test_a_process_that_was_stopped_is_no_reason_for_fewer_threads() -> None:
     crew = Crew()
     play(crew, quiet, 1.0)
     crew.threads(2)
-    crew.note(1, 3600.0, is_stopped=True)
+    crew.told(1, 3600.0, is_stopped=True)
     assert set(play(crew, quiet, 5.0)[0]) == {2}

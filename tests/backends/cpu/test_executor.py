@@ -77,7 +77,8 @@ def random_pass(rng: random.Random, spec: ModelSpec, prefix_len: int) -> Forward
 
 def differences(seed: int, dtype: torch.dtype, weight_format: WeightFormat) -> list[Difference]:
     """Every buffer of one tree pass behind a random prefix."""
-    rng, (spec, weights) = random.Random(seed), random_model(seed, dtype)
+    rng = random.Random(seed)
+    spec, weights = random_model(seed, dtype)
     mine, theirs = (TreeCache(spec, CAPACITY, dtype=kind, device="cpu") for kind in (dtype, torch.float32))
     wide = {name: weight.float() for name, weight in weights.items()}
     with torch.inference_mode():
@@ -117,7 +118,8 @@ def test_the_comparison_sees_every_kind_of_op() -> None:
 def test_fused_ops_and_threads_change_no_bit(
     seed: int, dtype: torch.dtype, weight_format: WeightFormat, num_threads: int
 ) -> None:
-    rng, (spec, weights) = random.Random(seed), random_model(seed, dtype)
+    rng = random.Random(seed)
+    spec, weights = random_model(seed, dtype)
     runner = Runner(
         spec, LoadedWeights(weights, weight_format), backend=NATIVE, capacity=CAPACITY, dtype=dtype, device="cpu"
     )
@@ -136,7 +138,8 @@ def test_fused_ops_and_threads_change_no_bit(
 
 @pytest.mark.parametrize("seed", range(8))
 def test_logits_are_those_of_the_dense_formula(seed: int) -> None:
-    rng, (spec, weights) = random.Random(seed), random_model(seed, torch.float32)
+    rng = random.Random(seed)
+    spec, weights = random_model(seed, torch.float32)
     runner = tiny_runner(spec, weights, backend=NATIVE)
     token_ids = [rng.randrange(spec.vocab_size) for _ in range(rng.randint(1, 60))]
     cut = rng.randint(0, len(token_ids) - 1)

@@ -62,7 +62,8 @@ def model_like(size: str, dtype: torch.dtype, **changes: object) -> tuple[ModelS
 )  # fmt: skip
 @pytest.mark.parametrize("seed", range(4))
 def test_every_buffer_is_the_references(seed: int, dtype: torch.dtype, weight_format: WeightFormat, size: str) -> None:
-    rng, (spec, weights) = random.Random(seed), model_like(size, dtype)
+    rng = random.Random(seed)
+    spec, weights = model_like(size, dtype)
     mine, theirs = (TreeCache(spec, CAPACITY, dtype=kind, device="cpu") for kind in (dtype, torch.float32))
     wide = {name: weight.float() for name, weight in weights.items()}
     with torch.inference_mode():

@@ -56,7 +56,8 @@ def test_bytes_are_those_of_blocks_in_memory(architecture: str, kind: str, num_t
     num_from_file = 0
     for by_file, by_memory in (whole, *shards):
         for name in LINEARS:
-            (weight, bias_O), (same, _) = by_file.linear(name), by_memory.linear(name)
+            weight, bias_O = by_file.linear(name)
+            same, _ = by_memory.linear(name)
             paired = 0 if not name.endswith("gate_up") or isinstance(weight, StackedWeight) else weight.shape[0] // 2
             num_from_file += any(part.rows is not None for part in parts_of(weight))
             assert all(len(part.blocks_OB) for part in parts_of(same)), "read into memory"

@@ -146,10 +146,10 @@ class Drafted:
     def tokens(self, number: int) -> list[int]:
         return [self.rng.randrange(VOCAB) for _ in range(number)]
 
-    def begin(self, first: int) -> None:
+    def start_request(self, first: int) -> None:
         """A request in which the target reads the text from a place on."""
         before = self.text[:-1]
-        self.draft.begin(before, "")
+        self.draft.start_request(before, "")
         if first < len(before):
             self.draft.read_features(first, self.features[first : len(before)])
         self.draft.catch_up(before)
@@ -159,7 +159,7 @@ class Drafted:
         """Random nodes have the logits of the reference, in the first pass and in another."""
         root = len(self.text) - 1
         spec = self.headed.block
-        self.tree.begin(root=self.text[-1], committed=root, draft_committed=root)
+        self.tree.reset(root=self.text[-1], committed=root, draft_committed=root)
         columns = [self.draft.taps.index(layer) for layer in spec.taps(2)]
         features = {place: self.features[place, columns].double().cpu().numpy() for place in self.known}
         outputs = dflash_outputs(spec, self.arrays, self.text[-1], root, features)
@@ -203,7 +203,7 @@ class Drafted:
 def test_every_node_has_the_logits_of_the_published_formulas(seed: int, device: str) -> None:
     drafted = Drafted(seed, device)
     num_before = len(drafted.text) - 1
-    drafted.begin(drafted.rng.choice([0, drafted.rng.randint(0, num_before), num_before]))
+    drafted.start_request(drafted.rng.choice([0, drafted.rng.randint(0, num_before), num_before]))
     for _ in range(2):
         drafted.check_round()
         drafted.accept()
@@ -211,7 +211,7 @@ def test_every_node_has_the_logits_of_the_published_formulas(seed: int, device: 
     num_same = drafted.rng.randint(0, num_before)  # another request, whose beginning is the same
     drafted.text[num_same:] = [(drafted.text[num_same] + 1) % VOCAB, *drafted.tokens(8)]
     drafted.known &= set(range(num_same))
-    drafted.begin(drafted.rng.choice([num_same, drafted.rng.randint(num_same, len(drafted.text) - 1)]))
+    drafted.start_request(drafted.rng.choice([num_same, drafted.rng.randint(num_same, len(drafted.text) - 1)]))
     drafted.check_round()
 
 
@@ -220,7 +220,7 @@ def test_missing_features_stay_missing_in_a_restored_text(device: str) -> None:
     texts = [[first, *drafted.tokens(69)] for first in (1, 2)]
     for text, first, known in ((texts[0], 40, range(40, 69)), (texts[1], 0, range(69)), (texts[0], 60, range(40, 69))):
         drafted.text = text
-        drafted.begin(first)
+        drafted.start_request(first)
         drafted.known = set(known)
         drafted.check_round()
 

@@ -18,7 +18,7 @@ WIDTH = 9
 def hang(text: list[int], costs_AN: torch.Tensor) -> DeviceTree:
     """A tree with what was found for this text."""
     tree = DeviceTree(verify_width=WIDTH, draft_width=1, num_children=1, min_mass=0.0, device="cpu")
-    tree.begin(root=text[-1], committed=len(text) - 1, draft_committed=0)
+    tree.reset(root=text[-1], committed=len(text) - 1, draft_committed=0)
     text_P = torch.full((len(text) + 9,), text[-1], dtype=torch.int32)  # what lies behind the text is not read
     text_P[: len(text)] = torch.tensor(text)
     add_lookup_chain(tree, text_P, costs_AN)
@@ -60,7 +60,7 @@ def test_the_chain_is_the_one_that_the_host_hangs() -> None:
     rng = random.Random(8)
     text = [rng.randrange(2) for _ in range(120)]
     chain = LookupChain(num_tokens=WIDTH - 1)
-    chain.begin(text[:40])
+    chain.read_prompt(text[:40])
     for token in text[40:]:  # until chains of different match lengths are worth different chances
         chain.follow()
         chain.accept([token])

@@ -67,10 +67,8 @@ class Case:
         slots = self.slots[first_row:]
         rows.slots[: len(slots)] = slots
         rows.positions[: len(slots)] = self.positions[first_row:]
-        q, (keys_SKD, values_SKD) = (
-            poisoned(MOST_ROWS, spec.q_size, dtype=self.dtype),
-            poisoned(*cache_shape).to(self.dtype),
-        )
+        q = poisoned(MOST_ROWS, spec.q_size, dtype=self.dtype)
+        keys_SKD, values_SKD = poisoned(*cache_shape).to(self.dtype)
         norm, _ = norm_of(scale=0.5, size=HIDDEN)
         norm = replace(norm, squares=torch.nn.functional.pad(norm.squares[:, first_row:], (0, first_row)))
         qkv(

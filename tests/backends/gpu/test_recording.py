@@ -171,10 +171,10 @@ def test_a_request_of_4096_tokens_meets_no_round_that_is_not_recorded(
     monkeypatch.setattr(rounds.target.runner.cache, "capacity", LONGEST + 64)
     rounds.graphs.records = True
     for params in KINDS_OF_ROUNDS:
-        rounds.begin(params, 1)
+        rounds.set_request(params, 1)
     num_before = recorder.num_recorded
     for params in (GREEDY, SAMPLED, PENALISED, FILTERED, replace(FILTERED, repetition_penalty=1.1)):
-        rounds.begin(params, 2)
+        rounds.set_request(params, 2)
         for longest in range(1, LONGEST + 64, 1 if params == GREEDY else 61):
             assert all(rounds.launch(depth, longest) for depth in range(9))
     assert num_before == recorder.num_recorded == 4 * 4 * 5  # Kinds, parts, and powers of two of splits.

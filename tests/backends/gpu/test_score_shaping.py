@@ -46,7 +46,7 @@ def shaped(
     scores_RV: Tensor, params: SamplingParams, *, nodes: list[int] | None, column_ids: Tensor | None = None
 ) -> ScoreRows:
     settings = RequestSettings.for_vocabulary(VOCAB_SIZE, "cpu")
-    settings.begin(params, PROMPT, WRITTEN)
+    settings.set_request(params, PROMPT, WRITTEN)
     num_rows, num_columns = scores_RV.shape
     rows = ScoreRows.over(
         torch.cat((scores_RV, torch.ones(num_rows, 9)), 1), num_rows=num_rows, num_columns=num_columns
@@ -98,7 +98,7 @@ def test_columns_of_a_draft_are_those_of_their_tokens() -> None:
 def test_what_a_round_wrote_is_counted() -> None:
     settings = RequestSettings.for_vocabulary(VOCAB_SIZE, "cpu")
     tree = tree_of(TREE_TOKENS)
-    settings.begin(SamplingParams(presence_penalty=1.0), PROMPT, WRITTEN)
+    settings.set_request(SamplingParams(presence_penalty=1.0), PROMPT, WRITTEN)
     tree.outcome[:] = 77
     tree.outcome[0] = 3
     tree.outcome[OUTCOME_HEADER:][:3] = torch.tensor([9, 5, 9])
@@ -110,7 +110,7 @@ def test_what_a_round_wrote_is_counted() -> None:
 
 def test_a_request_leaves_nothing_to_the_next_one() -> None:
     settings = RequestSettings.for_vocabulary(VOCAB_SIZE, "cpu")
-    settings.begin(SamplingParams(**SETTINGS[-1]), PROMPT, WRITTEN)
-    settings.begin(SamplingParams(), PROMPT, WRITTEN)
+    settings.set_request(SamplingParams(**SETTINGS[-1]), PROMPT, WRITTEN)
+    settings.set_request(SamplingParams(), PROMPT, WRITTEN)
     for ours, fresh in zip(settings, RequestSettings.for_vocabulary(VOCAB_SIZE, "cpu"), strict=True):
         assert ours.equal(fresh)

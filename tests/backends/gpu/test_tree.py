@@ -116,7 +116,7 @@ class Request:
         self.text_P[:num_tokens] = torch.tensor(self.text)
         self.target.fill(self.text[:-1])
         self.draft.fill(self.text[: num_tokens - 1 - num_missing])
-        self.tree.begin(root=self.text[-1], committed=num_tokens - 1, draft_committed=num_tokens - 1 - num_missing)
+        self.tree.reset(root=self.text[-1], committed=num_tokens - 1, draft_committed=num_tokens - 1 - num_missing)
         self.num_missing = num_missing
         self.log_probs = [[-self.rng.randrange(1, GRID) / GRID] * (shape.verify_width - 1) for _ in range(2, 6)]
 
@@ -247,7 +247,7 @@ def test_decoding_without_a_draft_is_a_tree_of_one_node() -> None:
 def planted(*, root: int = 1, committed: int = 4, num_missing: int = 0, shape: Shape) -> DeviceTree:
     """A root alone."""
     tree = tree_of(shape)
-    tree.begin(root=root, committed=committed, draft_committed=committed - num_missing)
+    tree.reset(root=root, committed=committed, draft_committed=committed - num_missing)
     return tree
 
 

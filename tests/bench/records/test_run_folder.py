@@ -51,7 +51,7 @@ def test_run_json_tells_what_a_report_needs(tmp_path: Path) -> None:
     assert about["command"] == "forerun bench run"
     assert (about["datasets"], about["temperatures"], about["num_prompts"]) == (["code"], [0.0, 0.6], 2)
     assert about["contestants"]["draft_model"] == {
-        "kind": "drafter", "skipped": None, "settings": {}, "tried": {}, "skips": {},
+        "kind": "drafter", "drafter": "none", "skipped": None, "settings": {}, "tried": {}, "skips": {},
     }  # fmt: skip
     assert plan_kinds(tmp_path / "b") == {"none": "drafter", "llama_cpp": "peer"}
 
@@ -66,7 +66,7 @@ def test_another_run_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
     before = (tmp_path / "run.json").read_bytes()
     message = "max_new_tokens 3, this one has 9: give another folder to --out, or the same flags"
     with pytest.raises(ConfigError, match=message):
-        RunFolder(tmp_path, replace(PLAN, max_new_tokens=9), {})
+        RunFolder(tmp_path, replace(PLAN, sampling=replace(PLAN.sampling, max_new_tokens=9)), {})
     assert (tmp_path / "run.json").read_bytes() == before
     RunFolder(tmp_path, PLAN, {}).close()
 

@@ -9,6 +9,7 @@ import pytest
 
 from forerun_lab.bench.records.answers import Record
 from forerun_lab.bench.records.run_folder import RecordedRun
+from forerun_lab.bench.report import files
 from forerun_lab.bench.report.summary import summarise_run
 from tests.bench.sample_run import about, sample_records
 
@@ -79,9 +80,25 @@ def test_every_id_is_there_once_and_every_reference_leads_somewhere(whole: str) 
 
 def test_every_picture_is_well_formed_and_has_a_name(whole: str) -> None:
     pictures = re.findall(r"<svg.*?</svg>", whole, re.DOTALL)
-    assert len(pictures) == 5
+    assert len(pictures) == 7
     for picture in pictures:
         assert ElementTree.fromstring(picture).get("aria-label")
+
+
+def test_picture_files_stand_alone_with_title_and_legend() -> None:
+    records = sample_records(datasets=("qa",), contestants=("none", "parallel", EVIL), num_prompts=5, num_tokens=24)
+    summary = summarise_run(RecordedRun(records=tuple(records), about=about(records)), baseline="none")
+    found = files.pictures(summary)
+    assert set(found) == {
+        *(f"{plot}-temperature-{at}.svg" for plot in ("speeds", "tokens-per-round") for at in (0, 1)),
+        *(f"{plot}.svg" for plot in ("time-of-a-round", "time-per-token", "accepted", "acceptance-by-depth")),
+    }
+    for name, picture in found.items():
+        texts = [element.text for element in ElementTree.fromstring(picture).iter() if element.text]
+        assert "var(" not in picture
+        assert "c0ff" not in picture
+        assert "inherit" not in picture
+        assert (EVIL in texts) or name == "time-of-a-round.svg"
 
 
 @pytest.mark.parametrize("baseline", ["none", EVIL])

@@ -1,5 +1,6 @@
 """What the terminal and Markdown show."""
 
+from csv import DictReader
 from dataclasses import replace
 from io import StringIO
 
@@ -7,11 +8,12 @@ import pytest
 from rich.console import Console, RenderableType
 
 from forerun_lab.bench.records.run_folder import RecordedRun
-from forerun_lab.bench.report import markdown
+from forerun_lab.bench.report import files, markdown
+from forerun_lab.bench.report.bootstrap import Estimate
 from forerun_lab.bench.report.compare import RunSpeeds, compare
 from forerun_lab.bench.report.summary import Summary, summarise_run
 from forerun_lab.bench.report.table import draw, draw_comparison
-from forerun_lab.bench.report.wording import headline, verdict_on_texts
+from forerun_lab.bench.report.wording import fastest, headline, verdict_on_texts
 from tests.bench.sample_run import CONTESTANTS, DATASETS, about, sample_records
 
 
@@ -57,6 +59,37 @@ def test_a_faster_peer_does_not_take_the_headline(summary: Summary) -> None:
     assert found.row.contestant == "parallel"
 
 
+def changed(summary: Summary, **changes: object) -> Summary:
+    """The summary with these changes in every row but those of drafter none."""
+    rows = [replace(row, **changes) if row.ratio else row for row in summary.rows]  # type: ignore[arg-type]
+    return replace(summary, rows=tuple(rows))
+
+
+@pytest.mark.parametrize(
+    ("interval", "is_idle", "said"),
+    [
+        ((1.02, 1.14), False, "writes 1.08\N{MULTIPLICATION SIGN} as fast as plain decoding"),
+        ((0.98, 1.18), False, "Nothing is faster than plain decoding beyond noise"),
+        ((None, None), False, "Too few prompts to say what is faster than plain decoding: at least 5 are needed"),
+        ((1.02, 1.14), True, "No drafted token was accepted, so nothing is faster than plain decoding"),
+    ],
+)
+def test_a_gain_is_named_only_beyond_noise_and_with_accepted_drafts(
+    summary: Summary, interval: tuple[float | None, float | None], is_idle: bool, said: str
+) -> None:
+    ratio = Estimate(value=1.08, low=interval[0], high=interval[1], num_prompts=30)
+    ours = replace(summary, rows=tuple(row for row in summary.rows if summary.kind_of(row.contestant) != "peer"))
+    found = headline(changed(ours, ratio=ratio, is_idle=is_idle))
+    assert said in found.text
+    assert "1.08" in found.text + found.detail
+
+
+def test_the_fastest_row_is_not_one_that_drafted_nothing(summary: Summary) -> None:
+    best = fastest(changed(summary, is_idle=True).over_all(0.0))
+    assert best is not None
+    assert best.contestant == "none"
+
+
 def test_texts_that_differ_without_a_near_tie_are_called_an_error(summary: Summary) -> None:
     assert "error" not in verdict_on_texts(summary)
     wrong = [
@@ -81,6 +114,19 @@ def test_markdown_shows_names_as_they_are() -> None:
     text = markdown.write(summarise_run(RecordedRun(records=tuple(records)), baseline=None))
     assert "<script" not in text.replace("\\<script", "")
     assert "\\<script\\>" in text
+
+
+def test_csv_has_a_line_for_each_row_and_a_column_for_each_number(summary: Summary) -> None:
+    lines = list(DictReader(StringIO(files.table(summary))))
+    assert len(lines) == len(summary.rows)
+    row = next(row for row in summary.rows if row.contestant == "parallel" and row.dataset == "qa")
+    line = next(line for line in lines if line["contestant"] == "parallel" and line["dataset"] == "qa")
+    assert row.ratio is not None
+    assert float(line["ratio.low"]) == row.ratio.low
+    assert float(line["drafting.tokens_per_round"]) == row.drafting.tokens_per_round
+    none = next(line for line in lines if line["contestant"] == "none")
+    assert none["ratio.value"] == ""
+    assert not [name for name in line if name is None or name in ("ratio", "speed", "prompts")]
 
 
 def test_a_comparison_names_the_rows_that_are_slower(summary: Summary) -> None:

@@ -1,21 +1,24 @@
 """Contestants by name, with settings that are chosen once and remembered."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from forerun import ConfigError, EngineConfig
+from forerun import ConfigError, EngineConfig, PromptLookup
 from forerun.checkpoints.open import open_source
 from forerun_lab.bench.peers.catalogue import PEERS, PeerPlan
 from forerun_lab.bench.records.run_folder import RunFolder, read_run
 from forerun_lab.bench.run import candidates as module
-from forerun_lab.bench.run.candidates import Candidates, grid_of
-from forerun_lab.bench.run.drafters import GRIDS, DrafterContestant
+from forerun_lab.bench.run.candidates import Candidates
+from forerun_lab.bench.run.drafters import DrafterContestant
+from forerun_lab.bench.run.entrants import GRIDS, Entrant, grid_of
 from tests.bench.players import plan_of, question
 
 NAME = "prompt_lookup"
+ENTRANT = Entrant(label=NAME, name=NAME, config=EngineConfig(drafter=PromptLookup(), max_length=128, num_threads=1))
 Make = Callable[..., Candidates]
 
 
@@ -39,8 +42,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
         return Candidates(
             plan=plan,
             folder=folders[0],
-            config=EngineConfig(max_length=128, num_threads=1),
-            draft=None,
+            entrants={NAME: ENTRANT},
             peers=PeerPlan(target=str(open_source("builtin").folder), dtype="float32", num_threads=1, max_length=128),
             tuning_prompts=prompts,
         )
@@ -92,6 +94,12 @@ def test_settings_are_chosen_once_and_for_each_temperature(make: Make, monkeypat
     assert tunes == [0.0, 1.0]
     monkeypatch.setattr(module, "tune", must_not)
     assert opened_width(make()) == 2, "a run that is continued goes on with them"
+
+
+def test_a_drafter_whose_shape_the_user_gave_is_not_tuned(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "tune", must_not)
+    given = replace(ENTRANT, is_shaped=True)
+    assert opened_width(replace(make(), entrants={NAME: given})) == 16
 
 
 def test_a_grid_is_found_by_name_and_an_unknown_name_lists_the_known() -> None:

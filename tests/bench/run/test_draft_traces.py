@@ -46,7 +46,7 @@ def drafted(
     tree = DraftTree(
         guessed, OwnRows(runner, max_rows=64), target_vocab_size=len(vocabulary.draft_ids), vocabulary=vocabulary
     )
-    tree.begin(PROMPT, params, noise)
+    tree.reset(PROMPT, params, noise)
     found = []
     for token_id in ANSWER:
         tree.expand()

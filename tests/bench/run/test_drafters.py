@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict, replace
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -11,37 +11,44 @@ from forerun import (
     ConfigError,
     DraftModel,
     EngineConfig,
-    LayerSkip,
     NoDrafter,
     Parallel,
     SamplingParams,
 )
+from forerun.cli.drafter_options import DrafterOptions
 from forerun.core.drafter_config import (
     DRAFTERS,
     DrafterConfig,
     DrafterName,
     NamedConfig,
-    paper_layer_skip,
 )
+from forerun.core.steps import StepStats
 from forerun_lab.bench.run import drafters
-from forerun_lab.bench.run.drafters import GRIDS, NONE, DrafterContestant, drafter_config, target_share
+from forerun_lab.bench.run.drafters import DrafterContestant, columns_of, target_share
+from forerun_lab.bench.run.entrants import GRIDS, NONE, with_settings
 
 PROMPT = "def is_even(number):\n    return number % 2 == 0\n\ndef is_odd(number):\n    return number %"
 GREEDY = SamplingParams(max_new_tokens=10, ignore_eos=True)
 SAMPLED = replace(GREEDY, temperature=1.0, seed=3)
-CONFIG = EngineConfig(max_length=256, num_threads=1)
+CONFIG = EngineConfig(drafter=NoDrafter(), max_length=256, num_threads=1)
+
+
+def default_of(name: Any) -> DrafterConfig:
+    """The drafter of a contestant without settings of its own."""
+    return DrafterOptions(drafter=name).config("builtin")
 
 
 @pytest.fixture(scope="module")
 def none() -> Iterator[DrafterContestant]:
-    contestant = DrafterContestant(NONE, CONFIG, {})
+    contestant = DrafterContestant(NONE, CONFIG)
     yield contestant
     contestant.close()
 
 
 @pytest.fixture(scope="module", params=["draft_model", "prompt_lookup", "layer_skip", "layer_skip_paper"])
 def contestant(request: pytest.FixtureRequest) -> Iterator[DrafterContestant]:
-    contestant = DrafterContestant(request.param, CONFIG, {"verify_width": 6, "adaptive": False})
+    drafter = with_settings(default_of(request.param), {"verify_width": 6, "adaptive": False})
+    contestant = DrafterContestant(request.param, replace(CONFIG, drafter=drafter))
     yield contestant
     contestant.close()
 
@@ -86,39 +93,15 @@ def test_the_end_of_a_text_cuts_ids_but_not_rounds(contestant: DrafterContestant
 
 @pytest.mark.parametrize(("name", "settings"), [(name, settings) for name in GRIDS for settings in GRIDS[name]])
 def test_every_setting_of_a_grid_is_one_of_its_drafter(name: str, settings: dict[str, object]) -> None:
-    config = drafter_config(name, None, settings)
-    default = drafter_config(name, None, {})
+    default = default_of(name)
+    config = with_settings(default, settings)
     assert (config == default) == (not settings), "a setting that is the default would be tried twice"
-    kinds = {**{name: kind.config for name, kind in DRAFTERS.items()}, "layer_skip_paper": LayerSkip}
-    assert type(config) is kinds[name]
+    assert type(config) is type(default)
 
 
 def test_every_config_of_a_drafter_has_one_name() -> None:
     assert sorted(id(kind.config) for kind in DRAFTERS.values()) == sorted(map(id, get_args(NamedConfig)))
     assert DRAFTERS.keys() == set(get_args(DrafterName))
-
-
-def test_the_draft_is_the_named_one_and_settings_find_their_place() -> None:
-    assert drafter_config("draft_model", "other", {"depth": 2}) == DraftModel(model="other", depth=2)
-    parallel = drafter_config("parallel", "other", {"draft_width": 4, "num_threads": 1})
-    assert parallel == Parallel(draft=DraftModel(model="other", draft_width=4), num_threads=1)
-    assert drafter_config("layer_skip", "other", {"weights": "int4"}) == LayerSkip(weights="int4")
-    assert drafter_config("layer_skip_paper", "other", {"depth": 8}) == replace(paper_layer_skip(), depth=8)
-
-
-@pytest.mark.parametrize(
-    ("name", "settings", "message"),
-    [
-        ("medusa", {}, "no drafter 'medusa': choose among none, auto, draft_model"),
-        ("prompt_lookup", {"depth": 3}, "PromptLookup has no setting 'depth': choose among adaptive, verify_width"),
-        ("none", {"depth": 3}, "NoDrafter has no setting 'depth'"),
-        ("layer_skip", {"model": "m"}, "LayerSkip has no setting 'model': choose among adaptive"),
-        ("parallel", {"speed": 3}, "Parallel has no setting 'speed'"),
-    ],
-)
-def test_what_is_unknown_is_refused(name: str, settings: dict[str, object], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        drafter_config(name, None, settings)
 
 
 @pytest.mark.parametrize(
@@ -127,6 +110,7 @@ def test_what_is_unknown_is_refused(name: str, settings: dict[str, object], mess
         (NoDrafter(), "cpu", 4, 4),
         (DraftModel(), "cpu", 1, 1),
         (Parallel(), "cpu", 4, 3),
+        (Parallel(ranks=2), "cpu", 4, 2),
         (Parallel(num_threads=2), "cpu", 4, 2),
         (Parallel(address="host:1"), "cpu", 1, 1),
         (Parallel(), "paced:target=10ms", 1, 1),
@@ -139,11 +123,17 @@ def test_a_drafter_beside_the_target_takes_its_threads_out_of_the_same_number(
     assert target_share(EngineConfig(device=device, num_threads=num_threads, drafter=drafter)) == expected
 
 
+def test_the_ranks_of_a_target_share_its_threads() -> None:
+    shares = [target_share(EngineConfig(target_ranks=2, num_threads=number, drafter=NoDrafter())) for number in (4, 1)]
+    assert shares == [2, 1]
+    assert target_share(EngineConfig(target_ranks=2, num_threads=5, drafter=Parallel())) == 2
+
+
 def test_where_threads_compute_nobody_gets_more_of_them_than_others() -> None:
     with pytest.raises(
         ConfigError, match=r"would take the only thread, and the target needs one too: give --threads 2 or more"
     ):
-        DrafterContestant("parallel", CONFIG, {})
+        DrafterContestant("parallel", replace(CONFIG, drafter=Parallel()))
 
 
 def test_who_finds_no_memory_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,4 +142,16 @@ def test_who_finds_no_memory_can_be_left_out(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(drafters, "Engine", full)
     with pytest.raises(ConfigError, match=r"no memory for draft_model, .*15 GiB.*: measure fewer at a time"):
-        DrafterContestant("draft_model", CONFIG, {})
+        DrafterContestant("draft_model", replace(CONFIG, drafter=DraftModel()))
+
+
+def test_records_timelines_and_lines_of_json_have_the_same_numbers_of_a_round() -> None:
+    stats = StepStats(
+        num_drafted=3, num_verified=4, num_accepted=2, num_near_ties=1, draft_s=0.5, verify_s=0.25, wait_s=0.125,
+        was_hit=True,
+    )  # fmt: skip
+    assert stats.numbers() == {
+        "num_drafted": 3, "num_verified": 4, "num_accepted": 2, "draft_s": 0.5, "verify_s": 0.25, "wait_s": 0.125,
+        "was_hit": True,
+    }  # fmt: skip
+    assert asdict(columns_of([stats])) == {name: (value,) for name, value in stats.numbers().items()}

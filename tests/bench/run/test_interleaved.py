@@ -9,7 +9,7 @@ import pytest
 from forerun import SamplingParams
 from forerun_lab.bench.records.answers import Match, Turn
 from forerun_lab.bench.run import interleaved as module
-from forerun_lab.bench.run.drafters import NONE
+from forerun_lab.bench.run.entrants import NONE
 from forerun_lab.bench.run.interleaved import WARM_UP_TOKENS, warm_up
 from tests.bench.players import (
     NUM_TOKENS,
@@ -53,6 +53,15 @@ def test_a_question_goes_to_everybody_before_the_next_one(none: PlainContestant,
     orders = {0: [NONE, *"abc"], 1: [NONE, *"bca"], 2: [NONE, *"cab"]}
     numbers = [number + repeat for repeat in (0, 1) for _, number in order]
     assert [[call.name for call in group] for group in groups] == [orders[number % 3] for number in numbers]
+
+
+def test_tasks_can_follow_each_other(none: PlainContestant, tmp_path: Path) -> None:
+    stage = stage_of(none, questions=TWO_SETS, changes={"task_after_task": True})
+    calls = [call for call in stage.play(tmp_path / "run") if call.name == NONE]
+    order = [("code", 0), ("code", 1), ("code", 2), ("more", 0), ("more", 1)]
+    assert [call.prompt_ids for call in calls] == [
+        tuple(stage.reader.prompt_after(TWO_SETS[name][place], ())) for name, place in order
+    ]
 
 
 def test_repeats_and_contestants_share_a_seed_and_questions_do_not(none: PlainContestant, tmp_path: Path) -> None:

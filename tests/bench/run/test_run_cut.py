@@ -10,7 +10,7 @@ from forerun_lab.bench.peers.messages import PeerError
 from forerun_lab.bench.records.answers import Match, Turn
 from forerun_lab.bench.records.run_folder import RunFolder, read_run
 from forerun_lab.bench.run import interleaved as module
-from forerun_lab.bench.run.drafters import NONE
+from forerun_lab.bench.run.entrants import NONE
 from tests.bench.players import PlainContestant, keys_in, question, records_in, same, stage_of, write_wrong
 
 

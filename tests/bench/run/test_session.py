@@ -4,23 +4,26 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 
-from forerun import ConfigError, EngineConfig
+from forerun import ConfigError, DraftModel, EngineConfig, Parallel, SamplingParams
 from forerun.checkpoints.open import open_source
+from forerun.cli.drafter_options import DrafterOptions
+from forerun.core.drafter_config import DrafterConfig
 from forerun_lab.bench.records.answers import Match
 from forerun_lab.bench.records.run_folder import read_run
 from forerun_lab.bench.run import candidates, session
 from forerun_lab.bench.run import interleaved as run
 from forerun_lab.bench.run.ceilings import measure_ceilings
-from forerun_lab.bench.run.drafters import GRIDS
+from forerun_lab.bench.run.entrants import GRIDS, Entrant
 from forerun_lab.bench.run.session import NUM_TUNING_PROMPTS, RunRequest, play
 from tests.bench.players import keys_in, records_in
 
 Ask = Callable[..., RunRequest]
+CONFIG = EngineConfig(max_length=256, num_threads=1)
 
 
 @pytest.fixture(autouse=True)
@@ -37,22 +40,35 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def ask(tmp_path: Path) -> Ask:
     values: dict[str, Any] = {
-        "config": EngineConfig(max_length=256, num_threads=1),
         "draft": None,
-        "drafters": ("draft_model", "prompt_lookup"),
         "peers": (),
         "data": ("builtin",),
         "num_prompts": 2,
         "temperatures": (0.0,),
         "repeats": 1,
-        "max_new_tokens": 8,
-        "seed": 0,
-        "ignore_eos": False,
         "tune": False,
         "out": tmp_path / "run",
         "cache": tmp_path / "cache",
     }
-    return lambda **changes: RunRequest(**values | changes)
+
+    def make(
+        *,
+        config: EngineConfig = CONFIG,
+        drafters: tuple[str, ...] = ("draft_model", "prompt_lookup"),
+        max_new_tokens: int = 8,
+        seed: int = 0,
+        **changes: Any,
+    ) -> RunRequest:
+        entrants = tuple(entrant(name, config) for name in ("none", *drafters))
+        sampling = SamplingParams(max_new_tokens=max_new_tokens, seed=seed)
+        return RunRequest(**values | {"entrants": entrants, "sampling": sampling} | changes)
+
+    return make
+
+
+def entrant(name: Any, config: EngineConfig) -> Entrant:
+    drafter = cast(Any, DrafterOptions)(drafter=name).config("builtin")
+    return Entrant(label=name, name=name, config=replace(config, drafter=drafter))
 
 
 def played(request: RunRequest) -> tuple[list[tuple[str, int]], list[int]]:
@@ -121,10 +137,10 @@ def test_a_run_continues_and_other_flags_are_refused_by_name(ask: Ask, tmp_path:
         ({"num_prompts": 3}, "questions"),
         ({"drafters": ("draft_model",)}, "drafters"),
         ({"tune": True}, "tune"),
-        ({"config": replace(request.config, dtype="float64")}, "dtype"),
+        ({"config": replace(CONFIG, dtype="float64")}, "dtype"),
     ):
         with pytest.raises(ConfigError, match=f"holds a run with {name} "):
-            played(replace(request, **changes))
+            played(ask(**{"drafters": ("prompt_lookup",), **changes}))
 
 
 @pytest.mark.slow  # quicker: test_candidates, test_tuning
@@ -160,11 +176,8 @@ def test_settings_are_tuned_once_on_questions_that_are_not_measured(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"drafters": ("medusa",)}, "no contestant 'medusa': drafters are none"),
         ({"peers": ("medusa",)}, "no contestant 'medusa'"),
-        ({"drafters": ("llama_server",)}, "llama_server is a peer: name it with --peers"),
         ({"peers": ("draft_model",)}, "draft_model is a drafter: name it with --drafters"),
-        ({"drafters": ("none", "none")}, "--drafters none,none names one twice"),
         ({"data": ("a.jsonl", "a.jsonl")}, "--data a.jsonl,a.jsonl names one twice"),
         ({"temperatures": (0.0, 1.0, 1.0)}, "--temperature 0,1,1 names one twice"),
         ({"temperatures": (0.6, 0.60000001)}, "--temperature 0.6,0.6 names one twice"),
@@ -172,7 +185,7 @@ def test_settings_are_tuned_once_on_questions_that_are_not_measured(
         ({"seed": -1}, "seed -1 must lie in"),
         ({"num_prompts": 0}, "at least one data set, prompt"),
         ({"repeats": 0}, "at least one"),
-        ({"max_new_tokens": 0}, "at least one"),
+        ({"max_new_tokens": -1}, "at least one"),
         ({"data": ()}, "at least one"),
         ({"temperatures": ()}, "at least one"),
         ({"urls": {"vllm": "http://127.0.0.1:1"}}, "--url is given for 'vllm', which is not a peer here"),
@@ -197,7 +210,25 @@ def test_peers_get_the_dtype_threads_and_draft_of_the_drafters(ask: Ask) -> None
     quantised = session.Checkpoint.open(open_source("builtin"), EngineConfig(weights="int4"))
     assert session.peer_plan(request, quantised, 3, 99).weight_format == "int4"
     assert session.peer_plan(request, quantised, 3, 99).dtype in ("float32", "bfloat16")
-    named = replace(request, draft="builtin", config=replace(request.config, target="builtin-draft"))
+    other = request.with_engines(lambda config: replace(config, target="builtin-draft"))
+    named = replace(other, draft="builtin")
     assert session.peer_plan(named, checkpoint, 1, 99).draft == str(open_source("builtin").folder)
-    without = replace(request, config=replace(request.config, target="builtin-draft"))
-    assert session.peer_plan(without, checkpoint, 1, 99).draft is None
+    assert session.peer_plan(other, checkpoint, 1, 99).draft is None
+
+
+def test_a_parallel_draft_shares_the_targets_gpu_only_if_that_was_asked(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked(drafter: DrafterConfig, **changes: Any) -> RunRequest:
+        config = EngineConfig(device="cuda:0", drafter=drafter, **changes)
+        return replace(ask(), entrants=(Entrant(label="mine", name="parallel", config=config),))
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    message = "mine would draft on cuda:0, the target's own GPU, and there are 4: give --draft-device cuda:1, or"
+    with pytest.raises(ConfigError, match=message):
+        asked(Parallel())
+    asked(Parallel(device="cuda:0"))
+    asked(Parallel(), target_ranks=2)  # the draft is on the GPU after the target's last
+    asked(DraftModel())
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    asked(Parallel())

@@ -33,7 +33,8 @@ def require_same(own: WeightSource, expected: WeightSource, spec: ModelSpec) -> 
         if module.endswith("norm"):
             assert torch.equal(own.vector(module), expected.vector(module)), name
             continue
-        (weight, bias), (wanted, wanted_bias) = own.linear(module), expected.linear(module)
+        weight, bias = own.linear(module)
+        wanted, wanted_bias = expected.linear(module)
         assert type(weight) is type(wanted), name
         assert torch.equal(dequantise(weight), dequantise(wanted)), name
         assert (bias is None) == (wanted_bias is None), name

@@ -49,7 +49,7 @@ class Case:
         self.waiting = TextFeatures(range(self.spec.num_taps), torch.float64)
         self.rows = DFlashRows(runner, runner.executor, self.waiting, 0)
         self.text = self.tokens(rng.randint(2, 16))
-        self.rows.begin(self.text, "")
+        self.rows.start_text(self.text, "")
 
     def tokens(self, number: int) -> list[int]:
         return [self.rng.randrange(self.vocab_size) for _ in range(number)]
@@ -87,7 +87,7 @@ def test_every_node_has_the_logits_of_the_published_formulas(seed: int) -> None:
         case.text += case.tokens(more)
         first = case.rng.choice([root, root + more - 1])  # one round, or several of which the head saw the last
         case.know(first, root + more)
-        case.rows.follow(TokenTree(0), [], {}, case.text)
+        case.rows.told(TokenTree(0), [], {}, case.text)
 
 
 def test_the_first_place_of_a_block_holds_the_committed_token() -> None:
@@ -98,7 +98,7 @@ def test_the_first_place_of_a_block_holds_the_committed_token() -> None:
     tree = TokenTree(case.text[-1])
     first = case.rows.expand(tree, [0], tree.token_ids, case.text, NOTHING)
     case.text[-1] = (case.text[-1] + 1) % case.vocab_size
-    case.rows.follow(tree, [], {}, case.text)
+    case.rows.told(tree, [], {}, case.text)
     assert case.rows.draft(case.text)
     assert not torch.equal(first, case.rows.expand(tree, [0], tree.token_ids, case.text, NOTHING))
 

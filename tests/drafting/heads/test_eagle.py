@@ -39,7 +39,7 @@ class Case:
         runner = runner_of(self.spec.body, lambda cache: EagleExecutor(head, cache))
         assert isinstance(runner.executor, EagleExecutor)
         self.rows = EagleRows(runner, runner.executor, self.waiting, 100)
-        self.rows.begin(self.text, "")
+        self.rows.start_text(self.text, "")
 
     def tokens(self, number: int) -> list[int]:
         return [self.rng.randrange(self.vocab_size) for _ in range(number)]
@@ -82,7 +82,7 @@ class Case:
         else:  # rounds of which the head was not told, and one whose root it was
             self.text += self.tokens(3)
             self.know(len(self.text) - 2, len(self.text) - 1)
-        self.rows.follow(tree, accepted, {}, self.text)
+        self.rows.told(tree, accepted, {}, self.text)
 
 
 @pytest.mark.parametrize("seed", rest_slow(range(500), 8))

@@ -22,6 +22,8 @@ from tests.drafting.heads.random_heads import dflash_tensors, eagle_tensors, ran
 from tests.tiny import plain_spec
 
 gguf = pytest.importorskip("gguf")
+from tests.golden.gguf_writer import add_sizes  # noqa: E402 - it imports gguf
+
 TARGET = plain_spec(num_layers=6, vocab_size=60)
 NAMES = {
     "fc.weight": "fc.weight", "norm.weight": "output_norm.weight", "lm_head.weight": "output.weight",
@@ -61,13 +63,7 @@ def write(
 ) -> Path:
     """A file of a head; keys without a dot stand under its architecture."""
     with closing(gguf.GGUFWriter(path, architecture)) as writer:
-        writer.add_block_count(body.num_layers)
-        writer.add_context_length(body.max_positions)
-        writer.add_embedding_length(body.hidden_size)
-        writer.add_feed_forward_length(body.intermediate_size)
-        writer.add_head_count(body.num_heads)
-        writer.add_head_count_kv(body.num_kv_heads)
-        writer.add_key_length(body.head_dim)
+        add_sizes(writer, body)
         writer.add_rope_freq_base(body.rope.theta)
         writer.add_layer_norm_rms_eps(body.norm_eps)
         for key, value in keys.items():

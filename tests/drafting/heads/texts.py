@@ -34,7 +34,7 @@ class Letters:
 
 def constraint_of(pattern: str, vocab_size: int) -> Constraint:
     """A text that the whole pattern matches."""
-    return GrammarCompiler(cast(Tokenizer, Letters()), vocab_size, [STOP]).begin(Grammar.regex(pattern))
+    return GrammarCompiler(cast(Tokenizer, Letters()), vocab_size, [STOP]).compile(Grammar.regex(pattern))
 
 
 def write(
@@ -52,7 +52,7 @@ def write(
     constraint = None if pattern is None else constraint_of(pattern, target.spec.vocab_size)
     request = Request(prompt_ids=prompt_ids, params=params, noise=noise, constraint=constraint)
     drafters = drafters_of(drafter)
-    drafters.begin(request, target.drop_rows)
+    drafters.start_text(request, target.drop_rows)
     for _ in prefill(target, request, drafters):
         pass
     side = Verifier(target, params, prompt_ids, noise, constraint=constraint)

@@ -106,7 +106,7 @@ def put_to_work(drafter: LayerSkipDrafter, target: Pace, costs: SkipCosts) -> No
     AT_WORK[drafter] = adapted(drafter, target, costs)
 
 
-def begin(
+def start_request(
     target: Runner,
     drafter: LayerSkipDrafter | Drafters,
     prompt_ids: Sequence[int],
@@ -118,7 +118,7 @@ def begin(
     """One request, as `Engine.stream` begins it."""
     noise = None if params.is_greedy else KeyedNoise(seed, target.spec.vocab_size)
     drafters = drafter if isinstance(drafter, Drafters) else AT_WORK[drafter]
-    drafters.begin(Request(prompt_ids=prompt_ids, params=params, noise=noise), target.drop_rows)
+    drafters.start_text(Request(prompt_ids=prompt_ids, params=params, noise=noise), target.drop_rows)
     target.sync(prompt_ids[:-1])
     side = Verifier(target, params, prompt_ids, noise)
     return decode(side, drafters, near_tie=0.0, num_tokens=num_tokens)
@@ -133,7 +133,7 @@ def play(
     seed: int = 7,
     num_tokens: int = 40,
 ) -> list[Round]:
-    return list(begin(target, drafter, prompt_ids, params, seed=seed, num_tokens=num_tokens))
+    return list(start_request(target, drafter, prompt_ids, params, seed=seed, num_tokens=num_tokens))
 
 
 def ids_of(rounds: Sequence[Round], num_tokens: int | None = None) -> list[int]:

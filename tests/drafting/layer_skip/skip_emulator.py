@@ -143,9 +143,9 @@ def best_speed(emulator: Emulator, speed_model: SpeedModel) -> float:
 
 def score(search: GatedStrategy, emulator: Emulator, rng: np.random.Generator, until: int, num_rows: int = 8) -> None:
     """Four candidates a round, at so many rows each, until so many evaluations are done."""
-    while search.num_evaluations < until:
+    while search.num_scored < until:
         for skipped in search.propose(4, CONTEXT):
-            search.observe(skipped, emulator.score(skipped, num_rows, rng), num_rows)
+            search.told(skipped, emulator.score(skipped, num_rows, rng), num_rows)
 
 
 def random_set(rng: np.random.Generator, num_skipped: int = NUM_SKIPPED) -> SkipSet:

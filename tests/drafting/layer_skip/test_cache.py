@@ -26,9 +26,9 @@ from tests.drafting.layer_skip.playing import (
     SAMPLED,
     SKIP_SETS,
     SPEC,
-    begin,
     drafter_on,
     num_accepted,
+    start_request,
     target_for,
     weights_of,
 )
@@ -73,7 +73,7 @@ def check_every_round(
     drafter = drafter_on(target, config, copy_of=copy_of, skipped=SKIP_SETS["only attention"])
     rounds = []
     text = list(PROMPT)
-    for step in begin(target, drafter, PROMPT, params, seed=7, num_tokens=44):
+    for step in start_request(target, drafter, PROMPT, params, seed=7, num_tokens=44):
         text += step.token_ids
         assert target.cached_ids == text[:-1]
         assert worst_difference(target, weights, kernels) <= tolerance, f"after {len(text)} tokens"
@@ -130,7 +130,7 @@ def bytes_of_a_round(target: Runner, drafter: Drafter, num_prompt: int) -> float
     median, since a list that has grown is now and then moved."""
     prompt_ids = [(7 * place + place // 13) % SPEC.vocab_size for place in range(num_prompt)]
     allocated: list[int] = []
-    running = begin(target, drafter, prompt_ids, GREEDY, seed=7, num_tokens=200)
+    running = start_request(target, drafter, prompt_ids, GREEDY, seed=7, num_tokens=200)
     with Allocations():
         for _ in range(6):
             next(running)
@@ -164,5 +164,5 @@ def test_nothing_that_a_round_allocates_grows_with_the_context(name: str, kernel
         drafter = drafter_on(target, config, skipped=SKIP_SETS["only MLPs"], copy_of=copy_of)
     short, long = (bytes_of_a_round(target, drafter, length) for length in (SHORT, LONG))
     if isinstance(drafter, LayerSkipDrafter) and isinstance(drafter.search.strategy, GatedStrategy):
-        assert drafter.search.strategy.num_evaluations > 0, "nothing rode along"
+        assert drafter.search.strategy.num_scored > 0, "nothing rode along"
     assert long <= short + SLACK, f"{long} bytes at {LONG} tokens, {short} at {SHORT}"

@@ -3,6 +3,7 @@
 import pytest
 
 from forerun.core.config import SamplingParams
+from forerun.core.drafter_config import paper_layer_skip
 from forerun.core.sublayers import SkipSet
 from forerun.decoding.decoder import Round
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
@@ -13,19 +14,19 @@ from tests.drafting.layer_skip.playing import (
     PROMPT,
     SAMPLED,
     SKIP_SETS,
-    begin,
     drafter_on,
     ids_of,
     num_accepted,
     num_drafted,
     plain_ids,
     play,
+    start_request,
     target_for,
     weights_of,
 )
 from tests.marks import in_turn
 from tests.tiny import poison_freed_slots
-from tests.varied import Varied, layer_skip
+from tests.varied import Varied, layer_skip, varied
 
 PARAMS = pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 WEIGHTS = weights_of()
@@ -111,8 +112,8 @@ def test_two_texts_written_by_turns_are_those_written_alone(search: str, params:
     target, drafter = pair(config)
     other_target = target_for(layer_skip(**CHAIN), others)
     other_drafter = drafter_on(other_target, layer_skip(**CHAIN, seed=5), skipped=SKIP_SETS["only MLPs"])
-    running = begin(target, drafter, PROMPT, params, seed=7, num_tokens=60)
-    other = begin(other_target, other_drafter, [2, 7], params, seed=8, num_tokens=60)
+    running = start_request(target, drafter, PROMPT, params, seed=7, num_tokens=60)
+    other = start_request(other_target, other_drafter, [2, 7], params, seed=8, num_tokens=60)
     texts: tuple[list[int], list[int]] = ([], [])
     for _ in range(30):
         for text, rounds in zip(texts, (running, other), strict=True):
@@ -121,6 +122,39 @@ def test_two_texts_written_by_turns_are_those_written_alone(search: str, params:
     assert min(map(len, texts)) >= 30
     assert texts[0] == plain_ids(WEIGHTS, params=params, num_tokens=150)[: len(texts[0])]
     assert texts[1] == plain_ids(others, [2, 7], params, seed=8, num_tokens=150)[: len(texts[1])]
+
+
+@PARAMS
+def test_the_papers_trees_are_chains_with_siblings_by_confidence(params: SamplingParams) -> None:
+    target, drafter = pair(varied(paper_layer_skip()))
+    rounds = play(target, drafter, params=params, num_tokens=100)
+    assert ids_of(rounds, 100) == plain_ids(WEIGHTS, params=params, num_tokens=100)
+    ends = set()
+    for tree in filter(None, (step.stats.tree for step in rounds)):
+        numbers = [tree.parents.count(node) for node in range(len(tree.token_ids)) if node in tree.parents]
+        assert set(numbers) <= ({3, 5, 8, 10} if params.is_greedy else set(range(1, 11)))  # a filter leaves fewer
+        assert len({tree.parents[node] for node in range(1, len(tree.parents))}) == len(numbers) <= 25
+        ends.add(numbers[-1])
+    assert ends & {8, 10}, "a draft ends below the confidence of 0.8"
+
+
+def test_the_report_says_what_is_skipped_and_how_the_search_goes() -> None:
+    target, drafter = pair(varied(paper_layer_skip(), max_steps=6))
+    rounds = play(target, drafter, num_tokens=100)
+    reports = [step.stats.skips for step in rounds]
+    first = reports[0]
+    last = reports[-1]
+    assert first is not None
+    assert last is not None
+    assert (first.is_searching, first.matchness, first.num_scored, first.attention) == (True, None, 0, (1, 3))
+    assert first.search_s < last.search_s
+    assert (last.is_searching, last.num_scored) == (False, 7)
+    skipped = [*((layer, "attention") for layer in last.attention), *((layer, "mlp") for layer in last.mlp)]
+    assert frozenset(skipped) == drafter.search.strategy.skipped
+    assert last.matchness is not None
+    assert 0.0 < last.matchness <= 1.0
+    assert last.hit_rate is not None
+    assert 0.0 <= last.hit_rate <= 1.0
 
 
 def test_a_set_that_was_found_outlives_its_request_and_what_it_was_scored_on_does_not() -> None:
@@ -139,13 +173,13 @@ def test_a_set_that_was_found_outlives_its_request_and_what_it_was_scored_on_doe
     strategy = search.strategy
     assert isinstance(strategy, GatedStrategy)
     found = strategy.skipped
-    num_scored = strategy.num_evaluations
+    num_scored = strategy.num_scored
     assert num_scored > 0
     prompt_ids = [*PROMPT, *range(20, 29)]
     starts.clear()
-    running = begin(target, drafter, prompt_ids, GREEDY, seed=7, num_tokens=30)
+    running = start_request(target, drafter, prompt_ids, GREEDY, seed=7, num_tokens=30)
     assert (drafter.search, drafter.search.strategy.skipped) == (search, found)
-    assert strategy.num_evaluations == num_scored
+    assert strategy.num_scored == num_scored
     list(running)
     assert starts
     assert min(starts) >= len(prompt_ids) - 1, "scored on what the target did not choose"

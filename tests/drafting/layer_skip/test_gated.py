@@ -87,24 +87,24 @@ def search_with_rival(in_use: tuple[int, int]) -> tuple[GatedStrategy, SkipSet]:
     search = GatedStrategy(NUM_LAYERS, speed_model(), known=known)
     (rival,) = set(sets) - {search.skipped}
     hits, rows = in_use
-    search.observe(search.skipped, hits, rows)
+    search.told(search.skipped, hits, rows)
     return search, rival
 
 
 def test_a_few_lucky_hits_replace_nothing() -> None:
     search, rival = search_with_rival((300, 330))
-    search.observe(rival, 4, 4)
-    search.observe(NOTHING, 0, 64)  # time to judge
+    search.told(rival, 4, 4)
+    search.told(NOTHING, 0, 64)  # time to judge
     assert search.skipped != rival
 
 
 def test_a_better_set_replaces_the_one_in_use_once_it_was_seen_enough() -> None:
     search, rival = search_with_rival((250, 330))
-    search.observe(rival, 31, 31)
-    search.observe(NOTHING, 64, 64)
+    search.told(rival, 31, 31)
+    search.told(NOTHING, 64, 64)
     assert search.skipped != rival, "31 rows are too few"
     for _ in range(16):
-        search.observe(rival, 4, 4)
+        search.told(rival, 4, 4)
     assert search.skipped == rival
 
 
@@ -114,7 +114,7 @@ def test_a_better_set_replaces_the_one_in_use_once_it_was_seen_enough() -> None:
 def test_drafting_begins_only_where_it_surely_pays() -> None:
     search = GatedStrategy(NUM_LAYERS, speed_model())
     assert not search.is_worth_it(CONTEXT), "nothing is sure as yet"
-    search.observe(search.skipped, 95, 100)
+    search.told(search.skipped, 95, 100)
     assert search.is_worth_it(CONTEXT)
 
 
@@ -123,7 +123,7 @@ def test_drafting_does_not_begin_where_a_draft_costs_nearly_a_pass() -> None:
     machine = speed_model()
     flat = GatedStrategy(NUM_LAYERS, without_savings(machine.costs.whole.step_s(1)))
     for _ in range(20):
-        flat.observe(flat.skipped, 32, 32)
+        flat.told(flat.skipped, 32, 32)
     assert not flat.is_worth_it(CONTEXT)
 
 
@@ -134,17 +134,17 @@ def without_savings(whole_s: float) -> SpeedModel:
 
 def test_drafting_goes_on_while_it_is_expected_to_pay_and_then_ends() -> None:
     search = GatedStrategy(NUM_LAYERS, speed_model())
-    search.observe(search.skipped, 190, 200)
+    search.told(search.skipped, 190, 200)
     answers = []
     for _ in range(60):
-        search.observe(search.skipped, 5, 10)
+        search.told(search.skipped, 5, 10)
         answers.append((search.is_worth_it(CONTEXT), search.speed(CONTEXT) > speed_model().plain_speed()))
     assert answers[0] == (True, True)
     assert answers[-1] == (False, False)
     began = GatedStrategy(NUM_LAYERS, speed_model())
     chance = next(chance for chance in np.linspace(0.5, 1, 500) if pays_by(began, chance) > 1.01)
     for _ in range(20):
-        began.observe(began.skipped, 500 * chance, 500)
+        began.told(began.skipped, 500 * chance, 500)
     assert not began.is_worth_it(CONTEXT), "it would not begin for one per cent"
 
 

@@ -24,12 +24,12 @@ def searched(seed: int, until: int) -> tuple[GatedStrategy, Emulator]:
 # Open, settled, open again.
 
 
-def num_evaluations_until_closed(search: GatedStrategy, evaluations: Iterator[None]) -> int:
+def num_scored_until_closed(search: GatedStrategy, evaluations: Iterator[None]) -> int:
     """Evaluations until the search settles."""
-    while search.is_open:
+    while search.is_searching:
         next(evaluations)
-        assert search.num_evaluations < 500, "it never settles"
-    return search.num_evaluations
+        assert search.num_scored < 500, "it never settles"
+    return search.num_scored
 
 
 def rivals() -> GatedStrategy:
@@ -43,26 +43,26 @@ def evaluate(search: GatedStrategy, gain_after: int) -> Iterator[None]:
     sets = [named.skipped for named in search.known()][:2]
     while True:
         for number, skipped in enumerate(sets):
-            is_better = number == 1 and search.num_evaluations >= gain_after
-            search.observe(skipped, 32 if is_better else 24, 32)
+            is_better = number == 1 and search.num_scored >= gain_after
+            search.told(skipped, 32 if is_better else 24, 32)
             yield
 
 
 def test_a_search_settles_when_nothing_has_gained_for_long() -> None:
     idle = rivals()
     gaining = rivals()
-    assert num_evaluations_until_closed(idle, evaluate(idle, 1000)) == STABLE
+    assert num_scored_until_closed(idle, evaluate(idle, 1000)) == STABLE
     began = gaining.skipped
-    assert STABLE + 40 < num_evaluations_until_closed(gaining, evaluate(gaining, 40)) < STABLE + 80
+    assert STABLE + 40 < num_scored_until_closed(gaining, evaluate(gaining, 40)) < STABLE + 80
     assert gaining.skipped != began
 
 
 def one_round(search: GatedStrategy, emulator: Emulator, rng: np.random.Generator) -> None:
     """As in an engine: three tokens are drafted, and four candidates scored at four rows if the search wants it."""
-    search.observe(search.skipped, emulator.score(search.skipped, 3, rng), 3, is_draft=True)
+    search.told(search.skipped, emulator.score(search.skipped, 3, rng), 3, is_draft=True)
     if rng.random() < search.share:
         for skipped in search.propose(4, CONTEXT):
-            search.observe(skipped, emulator.score(skipped, 4, rng), 4)
+            search.told(skipped, emulator.score(skipped, 4, rng), 4)
 
 
 def speed_in_use(search: GatedStrategy, emulator: Emulator) -> float:
@@ -72,19 +72,19 @@ def speed_in_use(search: GatedStrategy, emulator: Emulator) -> float:
 def settle(search: GatedStrategy, emulator: Emulator, rng: np.random.Generator) -> None:
     for number in range(2000):
         one_round(search, emulator, rng)
-        if number >= 400 and not search.is_open:
+        if number >= 400 and not search.is_searching:
             return
     raise AssertionError("it never settles")
 
 
 def switch(search: GatedStrategy, emulator: Emulator, rng: np.random.Generator, enough: float) -> tuple[int, int]:
     """Rounds after a switch to another text until the search opens again, and until it is as fast as is enough."""
-    assert not search.is_open
+    assert not search.is_searching
     assert speed_in_use(search, emulator) < enough, "the switch hurts"
     reopened = 0
     for number in range(1, 1000):
         one_round(search, emulator, rng)
-        if search.is_open and not reopened:
+        if search.is_searching and not reopened:
             reopened = number
         if reopened and speed_in_use(search, emulator) >= enough:
             return reopened, number

@@ -15,7 +15,7 @@ def trained(seed: int, num_sets: int, num_rows: int = 32) -> PenaltyModel:
     rng = np.random.default_rng(seed)
     for _ in range(num_sets):
         skipped = random_set(rng, int(rng.integers(10, 50)))
-        model.record(skipped, emulator.score(skipped, num_rows, rng), num_rows)
+        model.told(skipped, emulator.score(skipped, num_rows, rng), num_rows)
     return model
 
 
@@ -43,7 +43,7 @@ def test_a_rank_one_update_is_the_normal_posterior_at_its_mode() -> None:
         chance = sigmoid(float(row @ theta))
         hessian = precision + 8 * chance * (1 - chance) * np.outer(row, row)
         theta = theta + np.linalg.solve(hessian, row * (2 - 8 * chance) - precision @ (theta - prior_mean))
-    model.record(skipped, 2, 8)
+    model.told(skipped, 2, 8)
     assert np.concatenate(([model.intercept], model.penalties)) == pytest.approx(theta, abs=1e-6)
     assert model._covariance == pytest.approx(np.linalg.inv(hessian), abs=1e-6)
 

@@ -27,12 +27,12 @@ from tests.drafting.layer_skip.playing import (
     SAMPLED,
     SKIP_SETS,
     SPEC,
-    begin,
     drafter_on,
     ids_of,
     num_accepted,
     plain_ids,
     play,
+    start_request,
     target_for,
     weights_of,
 )
@@ -161,7 +161,7 @@ def scores_of(
     scores: list[Score] = []
     told: list[tuple[SkipSet, float]] = []
     score = gated._score
-    record = gated.strategy.observe
+    record = gated.strategy.told
 
     def note(probes: ProbeRows, logits: Tensor, draft: object) -> None:
         told.clear()
@@ -179,7 +179,7 @@ def scores_of(
         record(skipped, num_hits, num_rows, is_draft=is_draft)
 
     monkeypatch.setattr(gated, "_score", note)
-    monkeypatch.setattr(gated.strategy, "observe", hear)
+    monkeypatch.setattr(gated.strategy, "told", hear)
     rounds = play(target, drafter, params=params, num_tokens=60)
     assert num_accepted(rounds) > 0
     return [*PROMPT, *ids_of(rounds)], scores
@@ -194,7 +194,7 @@ def real_chain(
         looks_up=False, search="off", weights=copy,
     )  # fmt: skip
     drafter = drafter_on(target, config, skipped=skipped, copy_of=None if copy == "plain" else weights)
-    begin(target, drafter, text, params, seed=7, num_tokens=1)
+    start_request(target, drafter, text, params, seed=7, num_tokens=1)
     tree = proposal_of(drafter)
     return tree.token_ids[1:]
 
@@ -244,7 +244,7 @@ def test_riders_are_rows_of_the_verification_behind_its_own_and_leave_with_it(pa
 
     drafter.extend = note  # type: ignore[method-assign]
     num_rounds = 0
-    for step in begin(target, drafter, PROMPT, params, seed=7, num_tokens=60):
+    for step in start_request(target, drafter, PROMPT, params, seed=7, num_tokens=60):
         assert target.cache.num_tree == 0
         num_rounds += 1
         if len(widths) == num_rounds:

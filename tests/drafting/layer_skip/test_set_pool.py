@@ -36,7 +36,7 @@ def test_unseen_a_set_is_worth_what_the_model_thinks_and_seen_what_was_seen() ->
     assert member.chance() == pytest.approx(estimate(model, member.skipped).chance, abs=0.03)
     deviations = [member.deviation(member.chance())]
     for _ in range(20):
-        member.record(19, 20)
+        member.told(19, 20)
         deviations.append(member.deviation(member.chance()))
     assert member.chance() == pytest.approx(0.95, abs=0.02)
     assert deviations == sorted(deviations, reverse=True)

@@ -102,7 +102,7 @@ class FakeGrower:
     def is_rooted(self) -> bool:
         return 0 in self._expanded
 
-    def begin(
+    def reset(
         self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None, owner: str = ""
     ) -> None:
         self.text = list(prompt_ids)

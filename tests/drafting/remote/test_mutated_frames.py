@@ -62,9 +62,9 @@ class Session:
         self.target = TargetEnd(self.setup)
         self.drafter = self.drafter_for(self.setup)
         for _ in range(REQUEST - 1):
-            self.target.begin([0], GREEDY, None)
+            self.target.start_request([0], GREEDY, None)
         params = SamplingParams(temperature=1.0, top_k=5, logit_bias={1: -2.0, 2: 0.5})
-        begin = self.target.begin(self.text, params, seed=7)
+        begin = self.target.start_request(self.text, params, seed=7)
         self.fixed = [KINDS.to_frame(message) for message in (*self.bystanders(), *begin)]
         self.recent: list[bytes] = []
         messages: list[Message] = [*begin]

@@ -23,7 +23,7 @@ TEXTS = [[(start + place) % SPEC.vocab_size for place in range(3 * LEAST_ROWS)] 
 def told(end: TargetEnd, text: list[int], owner: str) -> Begin:
     """How a request of this owner reaches the drafter."""
     end.owner = owner
-    (message,) = FrameReader(KINDS).feed(b"".join(map(KINDS.to_frame, end.begin(text, GREEDY, None))))
+    (message,) = FrameReader(KINDS).feed(b"".join(map(KINDS.to_frame, end.start_request(text, GREEDY, None))))
     assert isinstance(message, Begin)
     return message
 

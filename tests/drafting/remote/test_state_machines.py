@@ -100,8 +100,8 @@ def chain(token_ids: Sequence[int], log_prob: float) -> TokenTree:
 def target() -> TargetEnd:
     """One at request 2, five tokens into the text."""
     end = TargetEnd(SETUP)
-    end.begin([7, 7, 7], GREEDY, None)
-    end.begin(TEXT[:3], GREEDY, None)
+    end.start_request([7, 7, 7], GREEDY, None)
+    end.start_request(TEXT[:3], GREEDY, None)
     end.commit(TEXT[3:5], 0.01)
     return end
 

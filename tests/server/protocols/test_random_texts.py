@@ -61,10 +61,10 @@ def random_text(rng: random.Random) -> tuple[TemplateTraits, str]:
             text = text[:start] + "".join(rng.choices(PIECES, k=rng.randrange(1, 3))) + text[start + num :]
         return traits_of(name), text
     format = rng.choice(FOUND)
-    marks = [mark for mark in (*format.marks, format.begin) if mark]
+    marks = [mark for mark in (*format.marks, format.first_mark) if mark]
     pieces = (*PIECES, *(marks * (1 + len(PIECES) // (2 * len(marks)))))
     thought = rng.choice((None, ("<think>", "</think>")))
-    text = format.begin * rng.randrange(2) + "".join(rng.choices(pieces, k=rng.randrange(1, 40)))
+    text = format.first_mark * rng.randrange(2) + "".join(rng.choices(pieces, k=rng.randrange(1, 40)))
     return TemplateTraits(tools_variable="tools", calls=format, thought=thought), text
 
 

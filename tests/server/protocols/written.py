@@ -53,7 +53,7 @@ def written(
     request = GenerationRequest(prompt=PlainTexts(prompts=("",)), param="", source=source, streams=True)
     answer = Answer(request=request, request_id="r", model="m", choices=[choice], num_prompt_tokens=3, drafter="none")
     writer = protocol.writer(answer)
-    stream = writer.begin() + writer.wait()
+    stream = writer.start() + writer.wait()
     for place in range(len(rounds)):
         is_last = place == len(rounds) - 1
         step = DecodeStep(

@@ -51,7 +51,8 @@ class Crowd:
         if not self._lines:
             self.outcome.count("late to ask")
             return
-        line, (asked, text) = self._lines.pop(), self._rng.choice(self._texts)
+        line = self._lines.pop()
+        asked, text = self._rng.choice(self._texts)
         began = time.monotonic()
         try:
             answer = await line.post(asked.path, asked.body(stream=self._rng.random() < 0.5))

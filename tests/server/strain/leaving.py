@@ -45,7 +45,7 @@ class Caller:
     def __init__(self, address: Address) -> None:
         self._address = address
 
-    async def begin(self, sent: bytes) -> None:
+    async def connect(self, sent: bytes) -> None:
         self._reader, self._writer = await asyncio.open_connection(*self._address)
         self._writer.write(sent)
 
@@ -64,7 +64,7 @@ class Caller:
 async def leave(address: Address, phase: str, rng: random.Random) -> Caller:
     """A client in this phase of its request, about to hang up."""
     caller = Caller(address)
-    await caller.begin(request(rng, is_long=phase == "prefill"))
+    await caller.connect(request(rng, is_long=phase == "prefill"))
     match phase:
         case "queued":
             await asyncio.sleep(rng.uniform(0.001, 0.004))

@@ -139,7 +139,7 @@ class Market:
 
     def write(self, num_tokens: int, temperature: float = 0.0) -> Answer:
         """An answer of so many tokens."""
-        self.referee.begin(temperature)
+        self.referee.start_answer(temperature)
         end = self.place + num_tokens
         seconds = 0.0
         who = dict[str, int]()

@@ -22,7 +22,7 @@ def flat(seconds: float) -> Pace:
 def budget(target: Pace | RoundCosts, expansion: Pace | None, most: int = 16, overhead_s: float = 0.0) -> RowBudget:
     costs = RoundCosts(target) if isinstance(target, Pace) else target
     found = RowBudget(most, costs, DraftCosts(expansion=expansion, expansion_overhead_s=overhead_s))
-    found.begin_round(most)
+    found.start_round(most)
     return found
 
 
@@ -91,9 +91,9 @@ def test_an_expansion_has_to_be_worth_its_time() -> None:
     assert budget(FLAT, flat(5e-3)).num_nodes(frontier, tree) == 0
     late = budget(FLAT, flat(1e-4))
     for _ in range(400):
-        late.begin_round(16)
+        late.start_round(16)
         late.measure_expansion(1, 5e-3)  # expansions turn out to take longer than their passes
-    late.begin_round(16)
+    late.start_round(16)
     assert late.num_nodes(frontier, tree) == 0
 
 
@@ -127,7 +127,7 @@ def test_overheads_that_are_given_give_way_to_what_is_measured() -> None:
     costs = RoundCosts(FLAT, 5e-3)
     rule = budget(costs, flat(1e-3), overhead_s=4e-3)
     for _ in range(500):
-        rule.begin_round(16)
+        rule.start_round(16)
         rule.measure_expansion(1, 1.25e-3)
         costs.measure(1, 10e-3 + 0.5e-3)
     assert 0.5e-3 < costs.beyond_s < 1.3e-3
@@ -140,22 +140,22 @@ def test_chances_that_come_true_too_seldom_are_believed_less_and_for_a_while_onl
     rule = budget(STEEP, None, 8)
     assert rule.num_rows(chances) == 8
     for _ in range(10):
-        rule.begin_round(8)
+        rule.start_round(8)
         rule.num_rows(chances)
         rule.end_round(0)
     assert rule.num_rows(chances) == 1
     for _ in range(200):
-        rule.begin_round(1)
+        rule.start_round(1)
         rule.num_rows(chances)
         rule.end_round(0)
-    rule.begin_round(8)
+    rule.start_round(8)
     assert rule.num_rows(chances) > 1, "texts change"
 
 
 def test_no_more_rows_are_verified_than_are_allowed_and_nothing_is_expanded_beyond_them() -> None:
     rule = budget(FLAT, flat(1e-4), 8)
     assert rule.num_rows([1.0] * 8) == 8
-    rule.begin_round(3)
+    rule.start_round(3)
     assert rule.num_rows([1.0] * 8) == 3
     assert rule.num_nodes([0.9], [1.0, 0.95, 0.94, 0.9]) == 0
 
@@ -164,5 +164,5 @@ def test_with_fixed_widths_the_likeliest_nodes_are_verified_in_full() -> None:
     tree = TokenTree(0)
     tree.add_chain([1, 2, 3, 4], [math.log(0.1)] * 4)
     fixed = RowBudget(3)
-    fixed.begin_round(3)
+    fixed.start_round(3)
     assert fixed.cut(ProposedTree(tree=tree)).token_ids == [0, 1, 2]

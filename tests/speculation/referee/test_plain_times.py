@@ -30,7 +30,7 @@ def test_stretches_take_their_share_of_the_time() -> None:
             began = now
             while stretch.num_counted < COUNTED:
                 now += plain_s
-                stretch.note(now, plain_s, 0)
+                stretch.told(now, plain_s, 0)
             times.spend(now - began)
             spent_s += now - began
         else:
@@ -45,20 +45,20 @@ def test_the_rounds_at_the_start_of_a_stretch_do_not_count() -> None:
         times = PlainTimes()
         stretch = Stretch(times)
         for number in range(20):
-            stretch.note(float(number), round_s, 0)
+            stretch.told(float(number), round_s, 0)
         assert len(times.since(-1.0, 0)) == stretch.num_counted == 20 - num_before
 
 
 def test_only_rounds_since_the_request_began_count() -> None:
     times = PlainTimes()
     for second in range(10):
-        times.note(float(second), second + 1.0, 0)
+        times.told(float(second), second + 1.0, 0)
     assert times.since(7.5, 0) == [10.0, 9.0]
 
 
 def test_rounds_with_more_context_stand_for_those_with_less() -> None:
     times = PlainTimes(context_s=1e-6)
-    times.note(1.0, 0.010 + 300e-6, 300)
+    times.told(1.0, 0.010 + 300e-6, 300)
     assert times.since(0.0, 100) == pytest.approx([0.010 + 100e-6])
 
 

@@ -45,7 +45,7 @@ def play(
 
 def referee_of(names: Sequence[str] = NAMES, **rest: object) -> Referee:
     referee = Referee(dict.fromkeys(names, 8), known_costs(PACE), **rest)  # type: ignore[arg-type]
-    referee.begin(0.0)
+    referee.start_answer(0.0)
     return referee
 
 
@@ -75,7 +75,7 @@ def test_where_nothing_pays_rounds_are_plain_and_guesses_take_a_hundredth_of_the
     referee = referee_of()
     for _ in range(TRIALS):
         play(referee, 100, {"first": 1, "second": 1})
-        referee.begin(0.0)
+        referee.start_answer(0.0)
     turns = play(referee, 1000, {"first": 1, "second": 1})
     assert all(turn.drafter is None for turn in turns)
     watched = sum(turn.watched is not None for turn in turns)
@@ -92,7 +92,7 @@ def test_a_draft_that_wins_is_interrupted_now_and_then_only_to_know_plain_rounds
 
 def test_one_bad_round_takes_no_more_than_a_part_of_what_an_answer_may_lose() -> None:
     referee = Referee(dict.fromkeys(NAMES, 8), known_costs(Pace(steps=((1, 1.0), (2, 1.6), (4, 4.6), (8, 9.8)))))
-    referee.begin(0.0)
+    referee.start_answer(0.0)
     assert referee.turn.max_rows == 2
     for _ in range(2):
         referee.cut(ProposedTree(tree=chain(1)))
@@ -104,7 +104,7 @@ def test_a_drafter_is_tried_in_every_class_of_temperatures_for_itself() -> None:
     referee = referee_of()
     play(referee, 60, {"first": 2, "second": 4})
     assert referee.turn.drafter == "second"
-    referee.begin(0.7)
+    referee.start_answer(0.7)
     assert referee.turn.drafter == "first"
     assert set(referee.speeds()) == {"greedy"}
 
@@ -144,17 +144,17 @@ def test_trials_go_on_in_the_next_answer_until_every_drafter_has_been_measured()
     referee = referee_of(("only",), reading_s=lambda _: 2.0)
     play(referee, 2, {"only": 1}, proposal_s=0.8)
     assert referee.turn.drafter is None, "two bad rounds took what this answer may lose"
-    referee.begin(0.0)
+    referee.start_answer(0.0)
     assert referee.turn.drafter == "only"
     for _ in range(TRIALS):
         play(referee, 20, {"only": 1}, proposal_s=0.8)
-        referee.begin(0.0)
+        referee.start_answer(0.0)
     assert referee.turn.drafter is None
 
 
 def test_trials_begin_when_plain_rounds_have_been_timed() -> None:
     referee = Referee(dict.fromkeys(NAMES, 8), RoundCosts(PACE))
-    referee.begin(0.0)
+    referee.start_answer(0.0)
     turns = play(referee, 12, {"first": 2, "second": 2})
     assert [turn.drafter for turn in turns[:9]] == [None] * 8 + ["first"]
 
@@ -202,8 +202,8 @@ def test_a_prompt_is_not_read_for_answers_that_are_too_short_to_win_it_back() ->
     referee = referee_of(("only",), known={"greedy": {"only": 1.5}}, reading_s=lambda _: 6.0)
     assert referee.turn.drafter == "only"
     for _ in range(6):
-        referee.follow([1, 2, 3])
-        referee.begin(0.0)
+        referee.told_text([1, 2, 3])
+        referee.start_answer(0.0)
     assert referee.turn.drafter is None
 
 
@@ -229,26 +229,26 @@ def test_a_watched_tree_is_worth_what_came_of_it() -> None:
         record.watch(chain(3), 2.0)
         for token_id in text:
             assert record.is_watched
-            record.follow([token_id])
+            record.told([token_id])
         assert not record.is_watched
         assert record.speed == expected / 2.0
 
 
 def test_with_fixed_widths_the_first_drafter_drafts_in_every_round_until_it_is_left_out() -> None:
     referee = Referee({"first": 4, "second": 8})
-    referee.begin(0.0)
+    referee.start_answer(0.0)
     assert play(referee, 100, {"first": 1, "second": 1}) == [DraftTurn(drafter="first", max_rows=4)] * 100
     assert len(referee.cut(ProposedTree(tree=chain(9)))) == 4
     referee.leave_out("first")
     assert referee.turn == DraftTurn()
-    referee.begin(0.0)
+    referee.start_answer(0.0)
     assert referee.turn.drafter == "first", "the next text tries it again"
 
 
 def test_a_drafter_whose_proposals_take_no_time_always_drafts_and_rows_are_chosen_by_their_cost() -> None:
     steep = RoundCosts(Pace(steps=tuple((rows, float(rows)) for rows in range(1, 9))))
     referee = Referee({"parallel": 8}, steep, drafts_always=True)
-    referee.begin(0.0)
+    referee.start_answer(0.0)
     unlikely = TokenTree(0)
     unlikely.add_chain([1, 2, 3], [-2.0] * 3)
     for _ in range(100):
@@ -260,7 +260,7 @@ def test_a_drafter_whose_proposals_take_no_time_always_drafts_and_rows_are_chose
 def test_a_drafter_alone_still_waits_to_read_what_it_cannot_win_back() -> None:
     known = {"greedy": {"first": 1.03, "second": 1.03}}
     alone = referee_of(known=known).alone("second", lambda _: 3.0)
-    alone.begin(0.0)
+    alone.start_answer(0.0)
     assert alone.turn.drafter is None
     assert not alone.may_read("second")
 

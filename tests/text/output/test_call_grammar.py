@@ -107,7 +107,7 @@ class Writer:
         self.orders = [[end, *closers_ids, *ends_ids] for end in ends_ids] + [closers_ids + ends_ids]
 
     def answer(self, grammar: Grammar, rng: random.Random, begin: str = "") -> str:
-        constraint = self.compiler.begin(grammar)
+        constraint = self.compiler.compile(grammar)
         written = self.tokenizer.encode_inside(begin)
         constraint.commit(written)
         for num in range(MOST_TOKENS):
@@ -153,7 +153,7 @@ def check_random_answers(name: str, num_answers: int) -> None:
     for number in range(num_answers):
         rng = random.Random(f"{name} {number}")
         writer = writers[number % 2]
-        auto = ["auto"] if traits.call_format.begin else []
+        auto = ["auto"] if traits.call_format.first_mark else []
         choice = rng.choice(["required", "required", *auto, *SCHEMAS])
         is_parallel = rng.random() < 0.5
         is_thinking = choice != "auto" and traits.thought is not None and rng.random() < 0.2
@@ -163,7 +163,7 @@ def check_random_answers(name: str, num_answers: int) -> None:
         )  # fmt: skip
         assert grammar is not None
         begin, end = traits.thought or ("", "")
-        head = traits.call_format.begin if choice == "auto" else f"so{end}" if is_thinking else ""
+        head = traits.call_format.first_mark if choice == "auto" else f"so{end}" if is_thinking else ""
         text = writer.answer(grammar, rng, head)
         parser = OutputParser(traits, tools=GIVEN, rendered_prompt=begin if is_thinking else "", finds_calls=True)
         events = parser.feed(text) + parser.finish()
@@ -227,7 +227,7 @@ def test_an_answer_may_end_with_a_line_behind_its_call() -> None:
         traits_of("hermes"), [tool], choice="required", is_parallel=True, added=writer.tokenizer.id_of_added
     )
     assert grammar is not None
-    constraint = writer.compiler.begin(grammar)
+    constraint = writer.compiler.compile(grammar)
     constraint.commit(writer.tokenizer.encode_inside(call))
     assert constraint.allowed_nodes([0, writer.stop_id], [-1, 0]) == [0, 1]
     more = writer.tokenizer.encode_inside(call)

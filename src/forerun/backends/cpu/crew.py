@@ -42,11 +42,11 @@ class Crew:
             self._pause_s = 0.0
         return max(1, most >> (self._halvings if self._tried is None else self._tried))
 
-    def note(self, num_rows: int, elapsed_s: float, *, is_stopped: bool) -> None:
+    def told(self, num_rows: int, elapsed_s: float, *, is_stopped: bool) -> None:
         """Record the time of a pass, and whether one of its threads lost its core during it."""
         elapsed_s = min(elapsed_s, MOST_TIMES_USUAL * self._usual_s.get(num_rows, elapsed_s))
         if self._tried is not None:
-            self._note_trial(num_rows, elapsed_s)
+            self._told_trial(num_rows, elapsed_s)
             return
         usual_s = self._usual_s.get(num_rows, elapsed_s)
         self._usual_s[num_rows] = usual_s + WEIGHT_OF_NEW * (elapsed_s - usual_s)
@@ -57,11 +57,11 @@ class Crew:
         can_be_fewer = self._stopped >= LEAST_STOPPED and self._most >> self._halvings > 1
         if self._halvings == 0:
             if can_be_fewer:
-                self._begin_trial(fewer=True)
+                self._start_trial(fewer=True)
         else:
-            self._begin_trial(fewer=can_be_fewer and not self._tried_fewer)
+            self._start_trial(fewer=can_be_fewer and not self._tried_fewer)
 
-    def _note_trial(self, num_rows: int, elapsed_s: float) -> None:
+    def _told_trial(self, num_rows: int, elapsed_s: float) -> None:
         assert self._tried is not None
         self._trial_s += elapsed_s
         self._expected_s += self._usual_s.get(num_rows, elapsed_s)
@@ -77,7 +77,7 @@ class Crew:
         self._stopped = 0.0
         self._pause_s = pause_s
 
-    def _begin_trial(self, *, fewer: bool) -> None:
+    def _start_trial(self, *, fewer: bool) -> None:
         self._tried = self._halvings + (1 if fewer else -1)
         self._tried_fewer = fewer
         self._trial_s = self._expected_s = 0.0

@@ -76,7 +76,7 @@ class NativeExecutor(ModelExecutor):
         self.fused.run(one_pass, logits, num_threads=num_threads)
         if num_rows <= MOST_TIMED_ROWS:
             elapsed_s = perf_counter() - began
-            self._crew.note(num_rows, elapsed_s, is_stopped=library().forerun_num_stops() != stops)
+            self._crew.told(num_rows, elapsed_s, is_stopped=library().forerun_num_stops() != stops)
 
     def embed(self, token_ids: Tensor) -> Tensor:
         return self.lowering.embed(token_ids)

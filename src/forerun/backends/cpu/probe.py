@@ -87,7 +87,8 @@ class NativeProbe(KernelProbe):
         lowering = self._executor.lowering
         spec = lowering.spec
         experts = lowering.experts[f"layers.{op.layer}.experts"]
-        num_chosen, (gate_up, out) = num_rows * spec.num_chosen_experts, experts[0]
+        num_chosen = num_rows * spec.num_chosen_experts
+        gate_up, out = experts[0]
         formats = formats_of(gate_up)
         return OpWork(
             name="experts",

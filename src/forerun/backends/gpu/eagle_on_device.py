@@ -69,8 +69,8 @@ class EagleOnDevice(HeadOnDevice):
         self._outputs_TH = cache.keys_LSKD.new_zeros(self.rows.max_rows, size)
         self._most_behind_text = plan.num_slots + shape.horizon  # slots of a round, and of one still in flight
 
-    def begin(self, token_ids: Sequence[int], owner: str) -> None:
-        super().begin(token_ids, owner)
+    def start_request(self, token_ids: Sequence[int], owner: str) -> None:
+        super().start_request(token_ids, owner)
         self.states_SH.zero_()
 
     def keep_features(self, features_TFG: Tensor, slots_T: Tensor, places_T: Tensor) -> None:

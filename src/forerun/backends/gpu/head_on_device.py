@@ -85,8 +85,8 @@ class HeadOnDevice(SideOnDevice):
         self._slots_S = torch.arange(runner.cache.capacity, device=device)
         self._first_known = 0
 
-    def begin(self, token_ids: Sequence[int], owner: str) -> None:
-        super().begin(token_ids, owner)
+    def start_request(self, token_ids: Sequence[int], owner: str) -> None:
+        super().start_request(token_ids, owner)
         num_cached = self.runner.cut(shared_length(self.runner.cached_ids, token_ids))
         self._executor.recognise(num_cached)
         self._first_known = len(token_ids)  # the root, which the target has not read yet

@@ -61,8 +61,8 @@ class SideOnDevice(ABC):
         """The target's tokens in this side's token ids."""
         return token_ids if self.vocabulary is None else self.vocabulary.read(token_ids)
 
-    def begin(self, token_ids: Sequence[int], owner: str) -> None:
-        """Begin a request with this text before its root."""
+    def start_request(self, token_ids: Sequence[int], owner: str) -> None:
+        """Start a request with this text before its root."""
         self.runner.recall(self.read(token_ids), owner)
 
     def read_features(self, place: int, features: Tensor) -> None:

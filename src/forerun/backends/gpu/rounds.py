@@ -116,7 +116,7 @@ class DeviceRounds:
         """Tokens before the root that the draft's cache may lack."""
         return self.tree.shape.most_behind
 
-    def begin(
+    def set_request(
         self, params: SamplingParams, seed: int, prompt_ids: Sequence[int] = (), written_ids: Sequence[int] = ()
     ) -> None:
         """Set the parameters of a request; written_ids are the tokens generated after the prompt so far."""
@@ -126,14 +126,14 @@ class DeviceRounds:
         self._temperature.fill_(1.0 if params.is_greedy or params.shapes_scores else params.temperature)
         self._seed_mix.fill_(signed_mix(seed))
         if params.shapes_scores:
-            self._settings.begin(params, prompt_ids, written_ids)
-            self._filters.begin(params, len(self._settings.biases))
+            self._settings.set_request(params, prompt_ids, written_ids)
+            self._filters.set_request(params, len(self._settings.biases))
 
     def set_text(self, token_ids: Sequence[int]) -> None:
         """Begin at the end of this text; all of its tokens but the last are in the caches."""
         num_before = len(token_ids) - 1
         self._text_P[: len(token_ids)] = torch.tensor(token_ids, dtype=torch.int32)
-        self.tree.begin(root=token_ids[-1], committed=num_before, draft_committed=num_before)
+        self.tree.reset(root=token_ids[-1], committed=num_before, draft_committed=num_before)
 
     def update_costs(self, log_probs: Sequence[Sequence[float]]) -> None:
         """Update the costs of looked-up tokens, without waiting for the rounds in flight."""

@@ -210,7 +210,8 @@ def bind_embed(table_VH: Tensor, scale: float) -> Step:
 
 def bind_unary(op: Op, function: Callable[[Tensor], Tensor]) -> Step:
     """A norm, a product, or silu(gate) * up."""
-    (reads,), writes = op.reads, op.writes
+    (reads,) = op.reads
+    writes = op.writes
 
     def unary(frame: Frame) -> None:
         setattr(frame, writes, function(getattr(frame, reads)))
@@ -231,7 +232,8 @@ def bind_binary(op: Op, function: Callable[[Tensor, Tensor], Tensor]) -> Step:
 
 def bind_add(op: Op, add: Add, sublayer: int | None) -> Step:
     """The addition of a sublayer's output to the residual stream, except for rows that skip the sublayer."""
-    (*reads, residual), writes = op.reads, op.writes
+    *reads, residual = op.reads
+    writes = op.writes
 
     def sum_up(frame: Frame) -> None:
         before = getattr(frame, residual)

@@ -39,7 +39,8 @@ def model_spec_of(config: JsonFile) -> ModelSpec:
         CheckpointError: a key is missing or out of range, or requires something forerun does not compute.
     """
     read_packing(config)
-    whole, (config, family) = config, text_part(config)
+    whole = config
+    config, family = text_part(whole)
     _refuse_unsupported(config, family)
     num_heads, num_kv_heads = read_head_counts(
         config, "num_attention_heads", "num_key_value_heads", is_required=family.kv_heads_required

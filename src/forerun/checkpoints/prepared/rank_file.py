@@ -192,7 +192,8 @@ class RankWeights:
         if self._spec.tied_embeddings and f"{HEAD}.weight" not in self._stored:
             wanted.pop(f"{HEAD}.weight", None)
         for name in wanted.keys() | self._stored.keys():
-            stored, (shape, dtypes) = self._stored.get(name), wanted.get(name, ((), ()))
+            stored = self._stored.get(name)
+            shape, dtypes = wanted.get(name, ((), ()))
             if stored is None or stored.shape != shape or stored.dtype not in dtypes:
                 seen = "is missing" if stored is None else f"is {stored.dtype} of shape {list(stored.shape)}"
                 needed = f"{' or '.join(dtypes)} of shape {list(shape)}" if dtypes else "no such tensor"

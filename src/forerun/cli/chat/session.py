@@ -94,7 +94,7 @@ class Session:
         self._last: Answered | None = None
         self._num_again = 0  # answers to the last question before this one
         self._was_advised = False
-        self._make_show, self._end = form.begin(engine)
+        self._make_show, self._end = form.start_display(engine)
         if not has_template:
             note(PLAIN_MODE)
 

@@ -191,7 +191,7 @@ class AssistantRows(DraftRows):
     def has_room(self, num_nodes: int) -> bool:
         return self.is_rooted or self._root - 1 in self._features
 
-    def begin(self, text: list[int], owner: str) -> None:
+    def start_text(self, text: list[int], owner: str) -> None:
         self._forget_nodes()
         self._features.clear()
         self._root = len(text) - 1
@@ -204,8 +204,8 @@ class AssistantRows(DraftRows):
         self._states |= zip(batch, after, strict=True)
         return logits
 
-    def follow(self, tree: TokenTree, path: Iterable[int], places: dict[int, int], text: list[int]) -> None:
-        super().follow(tree, path, places, text)
+    def told(self, tree: TokenTree, path: Iterable[int], places: dict[int, int], text: list[int]) -> None:
+        super().told(tree, path, places, text)
         self._root = len(text) - 1
         self._features.drop_before(self._root - 1)
 

@@ -246,8 +246,8 @@ class DFlashRows(HeadRows):
     def has_room(self, num_nodes: int) -> bool:
         return self.is_rooted
 
-    def begin(self, text: list[int], owner: str) -> None:
-        super().begin(text, owner)
+    def start_text(self, text: list[int], owner: str) -> None:
+        super().start_text(text, owner)
         self._drafted = None
 
     def draft(self, text: list[int]) -> bool:
@@ -286,7 +286,7 @@ class DFlashRows(HeadRows):
             after = after.masked_fill(torch.tensor(is_beyond, device=after.device)[:, None], float("-inf"))
         return after
 
-    def follow(self, tree: TokenTree, path: Iterable[int], places: dict[int, int], text: list[int]) -> None:
+    def told(self, tree: TokenTree, path: Iterable[int], places: dict[int, int], text: list[int]) -> None:
         assert not places, "tokens are predicted behind one root"
         self._drafted = None
         self._root = len(text) - 1

@@ -94,8 +94,8 @@ class HeadDrafter(DraftModelDrafter, ReadsFeatures):
         self._features.read(place, features)
         self._read_if_many()
 
-    def observe_features(self, place: int, features: Tensor) -> None:
-        self._features.observe(place, features)
+    def told_features(self, place: int, features: Tensor) -> None:
+        self._features.read_tree(place, features)
 
     def told(self, outcome: DraftOutcome) -> DraftReport:
         self._features.accept(outcome.path)
@@ -107,6 +107,6 @@ class HeadDrafter(DraftModelDrafter, ReadsFeatures):
     def _read_if_many(self) -> None:
         """Read text even if this drafter is not to draft it, so that its features are not kept."""
         if len(self._features) > PREFILL_ROWS:
-            self._draft.tell()
+            self._draft.apply_told()
             while self.prefill():
                 pass

@@ -220,7 +220,7 @@ class EagleRows(HeadRows):
     def has_room(self, num_nodes: int) -> bool:
         return (self.is_rooted or self._root - 1 in self._features) and super().has_room(num_nodes)
 
-    def follow(self, tree: TokenTree, path: Iterable[int], places: dict[int, int], text: list[int]) -> None:
+    def told(self, tree: TokenTree, path: Iterable[int], places: dict[int, int], text: list[int]) -> None:
         assert not places, "a node's row is read again once it is accepted"
         if self.is_rooted:
             first = len(self._own.cached_ids)

@@ -44,7 +44,7 @@ class TextFeatures:
         rows = features.to(self._dtype, copy=True)
         self._rows |= zip(range(place, place + len(rows)), rows, strict=True)
 
-    def observe(self, place: int, features: Tensor) -> None:
+    def read_tree(self, place: int, features: Tensor) -> None:
         """Add the features of a verified tree: the root's now, the others' once they are accepted."""
         self.read(place, features[:1])
         self._seen = place, features

@@ -24,8 +24,8 @@ class HeadRows(OwnRows):
         self._executor = executor
         self._features = features
 
-    def begin(self, text: list[int], owner: str) -> None:
-        super().begin(text, owner)
+    def start_text(self, text: list[int], owner: str) -> None:
+        super().start_text(text, owner)
         self._features.clear()
         self._executor.recognise(len(self._own.cached_ids))
         self._root = len(text) - 1

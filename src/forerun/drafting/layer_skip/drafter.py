@@ -8,7 +8,8 @@ from torch import Tensor
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import LayerSkip
 from forerun.core.pace import Pace
-from forerun.core.sublayers import skippable
+from forerun.core.steps import SkipReport
+from forerun.core.sublayers import ATTENTION, MLP, layers_of, skippable
 from forerun.drafting.draft_rows import MAX_CATCH_UP, DraftRows
 from forerun.drafting.draft_tree import DraftTree
 from forerun.drafting.drafter import (
@@ -32,7 +33,7 @@ from forerun.drafting.layer_skip.speed_model import (
     SpeedModel,
     measure_skip_costs,
 )
-from forerun.drafting.layer_skip.swift import FEWEST_ITEMS, WINDOW, SwiftStrategy, load_library
+from forerun.drafting.layer_skip.swift import SwiftStrategy, load_library
 from forerun.drafting.policies import BEST_SKIPS, BEST_TREE, SkipPolicy, TreePolicy
 from forerun.model.executor import ForwardInput
 from forerun.model.measure import measure_pace, widths_up_to
@@ -79,6 +80,21 @@ class LayerSkipDrafter(Drafter, HasCosts, RidesAlong, SearchesFirst):
         self.needs_costs = config.search == "gated"
         self._costs: SkipCosts | None = None
         self._num_rounds = 0
+        self._num_hits = 0  # of the drafts with the set in use
+        self._num_drafts = 0
+
+    @property
+    def skip_report(self) -> SkipReport:
+        strategy = self.search.strategy
+        return SkipReport(
+            is_searching=strategy.is_searching,
+            attention=layers_of(strategy.skipped, ATTENTION),
+            mlp=layers_of(strategy.skipped, MLP),
+            matchness=strategy.matchness,
+            hit_rate=self._num_hits / self._num_drafts if self._num_drafts else None,
+            num_scored=strategy.num_scored,
+            search_s=self.spent_s,
+        )
 
     @property
     def early_search_s(self) -> float:
@@ -112,8 +128,8 @@ class LayerSkipDrafter(Drafter, HasCosts, RidesAlong, SearchesFirst):
     def begin(
         self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None, owner: str = ""
     ) -> None:
-        self._draft.begin(prompt_ids, params, noise)
-        self.search.begin(len(prompt_ids))
+        self._draft.reset(prompt_ids, params, noise)
+        self.search.start_request(len(prompt_ids))
         self._root = prompt_ids[-1]
 
     @property
@@ -130,11 +146,11 @@ class LayerSkipDrafter(Drafter, HasCosts, RidesAlong, SearchesFirst):
 
     def prepare(self) -> None:
         if self.search.wants_pass:
-            self._draft.tell()
+            self._draft.apply_told()
             self.search.run_pass(self._draft)
 
     def propose(self, budget: RowBudget) -> ProposedTree:
-        self._draft.tell()
+        self._draft.apply_told()
         grows = self.search.strategy.may_pay(self._draft.num_tokens)
         if not grows and not self._looks_up:
             return ProposedTree(tree=TokenTree(self._root))
@@ -144,14 +160,14 @@ class LayerSkipDrafter(Drafter, HasCosts, RidesAlong, SearchesFirst):
         return self._guessed.proposal()
 
     def extend(self, inputs: ForwardInput) -> ForwardInput:
-        self._draft.tell()
+        self._draft.apply_told()
         return self.search.extend(inputs, self._draft)
 
-    def observe(self, logits_EV: Tensor) -> None:
-        self.search.observe(logits_EV, self._draft)
+    def told_logits(self, logits_EV: Tensor) -> None:
+        self.search.told_logits(logits_EV, self._draft)
 
     def told(self, outcome: DraftOutcome) -> DraftReport:
-        self._draft.note(outcome.tokens)
+        self._draft.told(outcome.tokens)
         self._root = outcome.tokens[-1]
         self.search.take_time(outcome.seconds)
         if not outcome.is_own:
@@ -159,15 +175,18 @@ class LayerSkipDrafter(Drafter, HasCosts, RidesAlong, SearchesFirst):
         draft = self._draft
         if draft.first_guess is not None:
             is_hit = draft.first_guess == outcome.tokens[0]
-            self.search.strategy.observe(draft.skipped, is_hit, 1, is_draft=True)
-        return DraftReport(was_hit=draft.tell())
+            self.search.strategy.told(draft.skipped, is_hit, 1, is_draft=True)
+            self._num_hits += is_hit
+            self._num_drafts += 1
+        return DraftReport(was_hit=draft.apply_told())
 
     def _first_strategy(self) -> Strategy:
         config = self._config
         num_layers = self.runner.spec.num_layers
-        if config.search == "paper" and len(skippable(num_layers)) >= FEWEST_ITEMS:
-            load_library()  # otherwise its first use would import it during a request
-            return SwiftStrategy(num_layers, seed=self._policy.seed)
+        if config.search == "paper" and config.optimise and skippable(num_layers):
+            if config.bayes:
+                load_library()  # otherwise its first use would import it during a request
+            return SwiftStrategy(num_layers, config, seed=self._policy.seed)
         return FixedSet(first_set(num_layers, self._known))
 
     def _grow(self, budget: RowBudget) -> None:
@@ -185,6 +204,9 @@ class LayerSkipDrafter(Drafter, HasCosts, RidesAlong, SearchesFirst):
         is_due = self._num_rounds % COSTS_EVERY == 0
         if skipped == draft.skipped and not is_due:
             return
+        if skipped != draft.skipped:
+            self._num_hits = 0
+            self._num_drafts = 0
         draft.skipped = skipped
         if self._costs is None or budget.costs is None:
             return
@@ -198,5 +220,5 @@ class LayerSkipDrafter(Drafter, HasCosts, RidesAlong, SearchesFirst):
 def rows_behind_text(config: LayerSkip, policy: SkipPolicy = BEST_SKIPS) -> int:
     """Rows of the target's cache that a round can fill after the text."""
     num_probes = MOST_PROBE_ROWS if config.search == "gated" else 0
-    window = WINDOW if config.search == "paper" else 0
+    window = config.window if config.search == "paper" else 0
     return max(policy.draft_width * config.depth, config.verify_width + num_probes, window)

@@ -76,7 +76,7 @@ class GatedStrategy(Strategy):
         self._challenger = self._pool.in_use
         self._num_rows = self._judged_at = self._found_at = 0.0
         self._num_made = self._num_found = 0
-        self.is_open = True  # not yet converged
+        self.is_searching = True  # not yet converged
         self.num_reopened = 0  # number of detected changes of text
         self._opened_at = self._gained_at = 0  # in evaluations
         self._num_changes = 0  # changes of any input of `is_worth_it`
@@ -92,14 +92,19 @@ class GatedStrategy(Strategy):
 
     @property
     def share(self) -> float:
-        return 1.0 if self.is_open or any(member.num_due for member in self._pool) else SETTLED_SHARE
+        return 1.0 if self.is_searching or any(member.num_due for member in self._pool) else SETTLED_SHARE
 
     @property
-    def num_evaluations(self) -> int:
+    def matchness(self) -> float | None:
+        seen = self._pool.in_use.seen
+        return seen.num_hits / seen.num_rows if seen.num_rows else None
+
+    @property
+    def num_scored(self) -> int:
         """Windows of 32 rows scored so far."""
         return int(self._num_rows) // ROWS_PER_EVALUATION
 
-    def begin(self) -> None:
+    def start_request(self) -> None:
         """Start a request: score the best sets of the pool first, since another one may suit the new text better."""
         for member in self._pool.ranked(self._context, 0.0)[:REQUEST_SETS]:
             member.num_due = max(member.num_due, REQUEST_ROWS)
@@ -121,7 +126,7 @@ class GatedStrategy(Strategy):
             chosen[self._random() if candidate in chosen else candidate] = None
         return list(chosen)
 
-    def observe(self, skipped: SkipSet, num_hits: float, num_rows: float, *, is_draft: bool = False) -> None:
+    def told(self, skipped: SkipSet, num_hits: float, num_rows: float, *, is_draft: bool = False) -> None:
         if num_rows <= 0:
             return
         self._num_changes += 1
@@ -129,9 +134,9 @@ class GatedStrategy(Strategy):
         if not is_draft:
             self._record_scores(skipped, member, num_hits, num_rows)
         if member is self._pool.in_use:
-            self._recent.record(num_hits, num_rows)
+            self._recent.told(num_hits, num_rows)
             detector = self._of_drafts if is_draft else self._of_scores
-            detector.record(num_hits, num_rows)
+            detector.told(num_hits, num_rows)
             if detector.has_fallen():
                 self._reopen()
         if self._num_rows >= self._judged_at + JUDGED_EVERY:
@@ -217,17 +222,17 @@ class GatedStrategy(Strategy):
     def _record_scores(self, skipped: SkipSet, member: PooledSet | None, num_hits: float, num_rows: float) -> None:
         seen = 0.0 if member is None else member.num_rows
         weight = ROWS_ALIKE**2 / ((ROWS_ALIKE + seen) * (ROWS_ALIKE + seen + num_rows))
-        self._model.record(skipped, num_hits, num_rows, weight)
+        self._model.told(skipped, num_hits, num_rows, weight)
         self._num_rows += num_rows
         if member is not None:
-            member.record(num_hits, num_rows)
+            member.told(num_hits, num_rows)
 
     def _judge(self) -> None:
         """Switch to the challenger if both sets have enough rows and it is faster by a pessimistic estimate. Close the
         search if it has converged."""
         pool = self._pool
         context = self._context
-        num_evaluations = self.num_evaluations
+        num_scored = self.num_scored
         pool.forget(AGEING * (self._num_rows - self._judged_at) / ROWS_PER_EVALUATION)
         self._judged_at = self._num_rows
         pool.refresh()
@@ -238,12 +243,10 @@ class GatedStrategy(Strategy):
         if challenger is not pool.in_use and is_faster and pool.in_use.num_rows >= COMPARABLE_ROWS:
             pool.in_use = challenger
             if pool.speed(challenger, context) / speed >= GAIN:
-                self._gained_at = num_evaluations
+                self._gained_at = num_scored
             self._follow_pool()
-        if self.is_open and (
-            num_evaluations - self._gained_at >= STABLE or num_evaluations - self._opened_at >= LONGEST
-        ):
-            self.is_open = False
+        if self.is_searching and (num_scored - self._gained_at >= STABLE or num_scored - self._opened_at >= LONGEST):
+            self.is_searching = False
             pool.keep()
 
     def _follow_pool(self) -> None:
@@ -260,9 +263,9 @@ class GatedStrategy(Strategy):
 
     def _reopen(self) -> None:
         """Handle a change of text: discount most of the evidence and score all sets of the pool again."""
-        self.is_open = True
+        self.is_searching = True
         self.num_reopened = self.num_reopened + 1
-        self._opened_at = self._gained_at = self.num_evaluations
+        self._opened_at = self._gained_at = self.num_scored
         self._pool.keep()
         self._pool.forget(1.0)
         self._model.forget(FORGOTTEN)

@@ -65,7 +65,7 @@ class PenaltyModel:
         row[[self._place[sublayer] for sublayer in skipped]] = -1.0
         return row
 
-    def record(self, skipped: SkipSet, num_hits: float, num_rows: float, weight: float = 1.0) -> None:
+    def told(self, skipped: SkipSet, num_hits: float, num_rows: float, weight: float = 1.0) -> None:
         """Update the posterior with a batch of scored rows.
 
         Args:

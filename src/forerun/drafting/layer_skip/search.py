@@ -31,13 +31,24 @@ class Strategy(Protocol):
 
     skipped: SkipSet
     is_shaped: bool = True
+    is_searching: bool = False  # better sets are still looked for
+
+    @property
+    def num_scored(self) -> int:
+        """Candidates scored so far, see `SkipReport`."""
+        return 0
+
+    @property
+    def matchness(self) -> float | None:
+        """Share of the known tokens over which the set in use was scored that it guessed; None: it was not scored."""
+        return None
 
     @property
     def share(self) -> float:
         """The share of the possible scoring that it wants now; 0 if it wants none."""
         return 0.0
 
-    def begin(self) -> None:
+    def start_request(self) -> None:
         """Start a request."""
         return
 
@@ -53,7 +64,7 @@ class Strategy(Protocol):
         """At most this many different sets to score next, all at the same positions of a text of this length."""
         return ()
 
-    def observe(self, skipped: SkipSet, num_hits: float, num_rows: float, *, is_draft: bool = False) -> None:
+    def told(self, skipped: SkipSet, num_hits: float, num_rows: float, *, is_draft: bool = False) -> None:
         """Record the guesses of one set.
 
         Args:
@@ -126,10 +137,10 @@ class SkipSearch:
         """True if every round should be used, because no request is waiting."""
         return self._time is not None and self._time.is_eager
 
-    def begin(self, num_prompt: int) -> None:
+    def start_request(self, num_prompt: int) -> None:
         """Start a request with this many prompt tokens."""
         self._num_prompt = num_prompt
-        self.strategy.begin()
+        self.strategy.start_request()
 
     def run_pass(self, draft: DraftTree) -> None:
         """Score candidates in a separate pass, before the draft of a round grows."""
@@ -153,7 +164,7 @@ class SkipSearch:
         self._spend(perf_counter() - began)
         return inputs
 
-    def observe(self, logits_EV: Tensor, draft: DraftTree) -> None:
+    def told_logits(self, logits_EV: Tensor, draft: DraftTree) -> None:
         """Use the logits of those rows."""
         began = perf_counter()
         if self._probes is not None:
@@ -196,7 +207,7 @@ class SkipSearch:
         guesses = draft.guess(logits_EV, places) if self.strategy.is_shaped else logits_EV.argmax(-1).tolist()
         for number, skipped in enumerate(probes.skipped):
             hits = map(int.__eq__, guesses[number * length : (number + 1) * length], truth)
-            self.strategy.observe(skipped, sum(hits), length)
+            self.strategy.told(skipped, sum(hits), length)
 
 
 @cache

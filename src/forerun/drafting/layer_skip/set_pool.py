@@ -37,7 +37,7 @@ class HitShare:
         self.num_hits = num_hits
         self.num_rows = num_rows
 
-    def record(self, num_hits: float, num_rows: float) -> None:
+    def told(self, num_hits: float, num_rows: float) -> None:
         self.forget(min(1.0, num_rows / self._memory))
         self.num_hits += num_hits
         self.num_rows += num_rows
@@ -59,9 +59,9 @@ class FallDetector:
         self._recent = HitShare(FALL_RECENT)
         self._past = HitShare(FALL_PAST, num_hits, num_rows)
 
-    def record(self, num_hits: float, num_rows: float) -> None:
-        self._recent.record(num_hits, num_rows)
-        self._past.record(num_hits, num_rows)
+    def told(self, num_hits: float, num_rows: float) -> None:
+        self._recent.told(num_hits, num_rows)
+        self._past.told(num_hits, num_rows)
 
     def has_fallen(self) -> bool:
         recent = self._recent
@@ -110,8 +110,8 @@ class PooledSet:
         """Standard deviation of this probability."""
         return math.sqrt(chance * (1.0 - chance) / (self.seen.num_rows + self.prior_rows + 1.0))
 
-    def record(self, num_hits: float, num_rows: float) -> None:
-        self.seen.record(num_hits, num_rows)
+    def told(self, num_hits: float, num_rows: float) -> None:
+        self.seen.told(num_hits, num_rows)
         self.num_due = max(0.0, self.num_due - num_rows)
 
 

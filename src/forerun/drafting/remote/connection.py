@@ -30,7 +30,7 @@ class Liveness:
         self._last_heard = self._last_listened = now
         self._silent_s = 0.0
 
-    def begin(self, now: float) -> None:
+    def start(self, now: float) -> None:
         """Note that the drafter is needed from now on; an earlier silence continues."""
         self._last_listened = now
         self._last_heard = now - self._silent_s
@@ -115,9 +115,9 @@ class Connection:
         """Why no worker is ready."""
         return self._lost_because or self.supply.trouble or "its process has ended"
 
-    def begin(self) -> None:
+    def start_request(self) -> None:
         """Note the start of a request."""
-        self._liveness.begin(self._clock())
+        self._liveness.start(self._clock())
 
     def end(self) -> None:
         """Note the end of the request."""
@@ -151,7 +151,7 @@ class Connection:
         messages = self._reader.feed(self._wire.receive())
         self._liveness.listen(now, has_spoken=bool(messages))
         for message in messages:
-            self._note(message)
+            self._told(message)
         if is_wanted and self._liveness.is_hung(now) and not self.supply.is_starved():
             self._replace("hangs")
         elif self._reader.num_faults > MAX_FAULTS:
@@ -162,7 +162,7 @@ class Connection:
         self._detach()
         self.supply.close()
 
-    def _note(self, message: Message) -> None:
+    def _told(self, message: Message) -> None:
         match message:
             case Hello() if self._wire is not None:
                 self._greet(message)

@@ -79,7 +79,7 @@ class ParallelDrafter(Drafter, RunsElsewhere, HasVocabulary):
             if not connection.wait(left):
                 break
             self._poll()
-        self._note_state()
+        self._log_state()
         if connection.fault is not None:
             self.close()
             raise VocabularyError(f"the drafter's process does not fit: {connection.fault}")
@@ -94,10 +94,10 @@ class ParallelDrafter(Drafter, RunsElsewhere, HasVocabulary):
         self._end.owner = owner
         self._waiting.is_late = False
         if self._lookup is not None:
-            self._lookup.begin(prompt_ids)
+            self._lookup.read_prompt(prompt_ids)
         self._began_at = self._clock()
-        self._connection.begin()
-        messages = self._end.begin(prompt_ids, shaping(params), None if noise is None else noise.seed)
+        self._connection.start_request()
+        messages = self._end.start_request(prompt_ids, shaping(params), None if noise is None else noise.seed)
         was_ready = self._connection.is_ready
         self._poll()
         if was_ready and self._connection.is_ready:
@@ -115,7 +115,7 @@ class ParallelDrafter(Drafter, RunsElsewhere, HasVocabulary):
             tree = self._tree_of(self._end.tree())
         self._proposed_at = self._clock()
         self._wait_s = self._proposed_at - began
-        self._note_state()
+        self._log_state()
         return ProposedTree(tree=tree)
 
     def told(self, outcome: DraftOutcome) -> DraftReport:
@@ -123,12 +123,12 @@ class ParallelDrafter(Drafter, RunsElsewhere, HasVocabulary):
         if not outcome.is_own:
             if self._lookup is not None:
                 self._lookup.follow()
-            self._tell(outcome.tokens, now)
+            self._send_verdict(outcome.tokens, now)
             return DraftReport(state=self._state)
         self._waiting.measure_step(now - self._proposed_at)
         if self._was_empty:
             self._waiting.measure_gain(len(outcome.path))
-        self._tell(outcome.tokens, now)
+        self._send_verdict(outcome.tokens, now)
         spans = tuple(self._spans)
         self._spans = []
         return DraftReport(was_hit=self._end.tree() is not None, wait_s=self._wait_s, state=self._state, spans=spans)
@@ -144,7 +144,7 @@ class ParallelDrafter(Drafter, RunsElsewhere, HasVocabulary):
     def close(self) -> None:
         self._connection.close()
 
-    def _tell(self, token_ids: tuple[int, ...], now: float) -> None:
+    def _send_verdict(self, token_ids: tuple[int, ...], now: float) -> None:
         """Send the verdict of the round that ended at `now`, and process the received messages."""
         verdict = self._end.commit(token_ids, self._waiting.step_s)
         if self._connection.is_ready:
@@ -211,7 +211,7 @@ class ParallelDrafter(Drafter, RunsElsewhere, HasVocabulary):
             case _:
                 pass
 
-    def _note_state(self) -> None:
+    def _log_state(self) -> None:
         """Log each change of the drafter's state."""
         if not self._connection.is_ready:
             state = DrafterState.DOWN

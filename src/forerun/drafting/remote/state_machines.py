@@ -36,7 +36,7 @@ class Grower(Protocol):
     @property
     def is_rooted(self) -> bool: ...
 
-    def begin(
+    def reset(
         self, prompt_ids: Sequence[int], params: SamplingParams, noise: KeyedNoise | None, owner: str = ""
     ) -> None: ...
 
@@ -76,7 +76,7 @@ class DrafterEnd:
         """Process a message; one that does not fit the state is out of date and ignored."""
         match message:
             case Begin() if message.request > self.request:
-                self._begin(message)
+                self._start_request(message)
             case Verdict() if message.request == self.request and self.is_active:
                 self._advance(message)
             case Stop() if message.request == self.request:
@@ -112,14 +112,14 @@ class DrafterEnd:
             return self._answer() if self._is_grown or not self._repair_pays() else []
         return [self._proposal()] if self._may_be_needed() else []
 
-    def _begin(self, message: Begin) -> None:
+    def _start_request(self, message: Begin) -> None:
         self.request = message.request
         self.is_active = True
         self._committed_len = len(message.prompt_ids)
         self._serial = 0
         self._step_s = 0.0
         noise = self._make_noise(message.seed)
-        self._grower.begin(message.prompt_ids, message.params, noise, message.owner.hex())
+        self._grower.reset(message.prompt_ids, message.params, noise, message.owner.hex())
         self._await_answer()
 
     def _advance(self, verdict: Verdict) -> None:
@@ -222,7 +222,7 @@ class TargetEnd:
         """Change the owners' marks, so that the drafter never reuses its earlier texts."""
         self._salt = token_bytes(OWNER_BYTES)
 
-    def begin(self, prompt_ids: Sequence[int], params: SamplingParams, seed: int | None) -> list[Message]:
+    def start_request(self, prompt_ids: Sequence[int], params: SamplingParams, seed: int | None) -> list[Message]:
         """The message that starts a request of `owner` and ends the previous one."""
         self.request += 1
         mark = blake2b(self.owner.encode("utf-8", "surrogatepass"), digest_size=OWNER_BYTES, key=self._salt).digest()

@@ -83,7 +83,7 @@ class WorkerSession:
             if self._end is not None:
                 self._end.receive(message)
             elif isinstance(message, Setup):
-                self._end = self._begin(message)
+                self._end = self._drafter_end(message)
                 self._is_traced = message.policy.is_traced
 
     def work(self) -> float | None:
@@ -100,7 +100,7 @@ class WorkerSession:
         idle_s = end.idle_s()
         return BEAT_S if idle_s is None else min(idle_s, BEAT_S)
 
-    def _begin(self, setup: Setup) -> DrafterEnd:
+    def _drafter_end(self, setup: Setup) -> DrafterEnd:
         def noise_of(seed: int | None) -> KeyedNoise | None:
             return None if seed is None else self._draft.noise(seed, setup.target_vocab_size)
 

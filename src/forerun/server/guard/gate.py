@@ -81,7 +81,7 @@ class Gate:
         finally:
             if answer.refusal and scope["path"] not in OPEN_PATHS:  # these are polled while the model loads
                 path = scope["raw_path"].decode("latin-1")[:MAX_SHOWN]
-                self._refusals.note(f"{scope['method']} {path}: {answer.refusal} (request {request_id})")
+                self._refusals.log(f"{scope['method']} {path}: {answer.refusal} (request {request_id})")
 
     async def _answer(
         self, scope: Scope, receive: Receive, answer: "GuardedAnswer", headers: Headers, *, is_foreign: bool

@@ -21,7 +21,7 @@ class RefusalLog:
         self._num_told = self._num_untold = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    def note(self, about: str) -> None:
+    def log(self, about: str) -> None:
         """Log a refused request."""
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(EVERY_S, self._sum_up)

@@ -38,22 +38,22 @@ export function failureOfAnswer(status, body, retryAfter) {
   return new Failure(said || `The server refused the request with status ${status}. Look at the settings.`, "settings");
 }
 
-/** An error object within a stream. */
+/** An error that arrived as an event of a stream. */
 export function failureOfEvent(error) {
   return new Failure(`${withSentence(error?.message) || "The answer ended early."} What came before is kept.`, "again");
 }
 
-/** A stream that ended without its end. */
+/** A stream that broke off before its last event. */
 export function brokenOff() {
   return new Failure("The connection ended before the end of the answer. The part that arrived is kept; regenerate to get the whole answer.", "again");
 }
 
-/** No connection came about. */
+/** The server could not be reached. */
 export function unreachable() {
   return new Failure(UNREACHABLE, "again");
 }
 
-/** Whatever else was thrown. */
+/** Any other exception. */
 export function failureOf(error) {
   if (error instanceof Failure) return error;
   return new Failure(`An unexpected error occurred: ${error?.message ?? error}. Reload the page.`);

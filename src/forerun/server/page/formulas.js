@@ -18,7 +18,7 @@ function html({ raw, at, text, type }) {
   return `<span class="formula" data-at="${at ?? ""}" data-tex="${escaped(text)}" data-apart="${isApart}">${escaped(raw.trim())}</span>`;
 }
 
-/** What marked has to know of formulas. */
+/** The extension that makes marked recognise formulas. */
 export const formulas = [
   {
     name: "formula", level: "block",
@@ -36,7 +36,7 @@ export const formulas = [
 
 let asked = false;
 
-/** Draw the formulas in `container`, now or when Temml has come. */
+/** Draw the formulas in `container`, now, or as soon as Temml is loaded. */
 export function showFormulas(container) {
   const found = container.querySelectorAll("[data-tex]");
   if (!found.length) return;
@@ -56,6 +56,6 @@ function draw(piece) {
     globalThis.temml.render(tex, drawn, { displayMode: apart === "true", throwOnError: true, maxExpand: 200, maxSize: [20, 20] });
     piece.replaceChildren(...drawn.childNodes);
   } catch {
-    // What is no formula stays as it was written.
+    // Text that is not a valid formula is shown as it was written.
   }
 }

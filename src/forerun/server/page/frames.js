@@ -24,7 +24,7 @@ export function atNextFrame(key, work) {
   if (!asked) asked = requestAnimationFrame(run);
 }
 
-/** Forget work that has become pointless. */
+/** Cancel this work. */
 export function notAtNextFrame(key) {
   waiting.delete(key);
 }

@@ -19,9 +19,9 @@ export class Inspector {
   #isFollowing = true;
   #timer = 0;
   #parts = null;
-  #opener = null; // what had the focus, and gets it back
+  #opener = null; // the element that had the focus before, and gets it back
 
-  /** Show a recording's rounds as they come, from now on. */
+  /** Follow a recording: show its rounds as they arrive. */
   follow(recording, drafter = "") {
     this.#drafter = drafter;
     this.#rounds = recording.rounds;
@@ -30,14 +30,14 @@ export class Inspector {
     this.#later();
   }
 
-  /** More rounds may have come. */
+  /** Draw again if more rounds have arrived. */
   grow(recording) {
     if (this.#rounds !== recording.rounds) return;
     if (this.#isFollowing) this.#at = Math.max(0, this.#rounds.length - 1);
     this.#later();
   }
 
-  /** Show round `at` of `rounds`; null is the one that accepted most. */
+  /** Show round `at` of `rounds`; null means the round that accepted most tokens. */
   open(rounds, at = null, drafter = "") {
     this.#drafter = drafter;
     at ??= rounds.reduce((best, round, i) => (numAccepted(round) > numAccepted(rounds[best]) ? i : best), 0);
@@ -175,5 +175,17 @@ function inWords(round) {
   if (drafted && Number.isFinite(round.draft_ms)) times.push(`guessing ${round.draft_ms.toFixed(1)} ms`);
   if (Number.isFinite(round.verify_ms)) times.push(`the model's pass ${round.verify_ms.toFixed(1)} ms`);
   const state = round.drafter_state && round.drafter_state !== "ready" ? ` Drafter: ${round.drafter_state}.` : "";
-  return `${parts.join("; ")}. Time: ${times.join(", ")}.${state}`;
+  return `${parts.join("; ")}. Time: ${times.join(", ")}.${state}${skipsInWords(round.skips)}`;
+}
+
+/** What the target's own drafts skip, and how the search for it goes; empty for other drafters. */
+function skipsInWords(skips) {
+  if (!skips) return "";
+  const percent = (share) => `${(100 * share).toFixed(0)} %`;
+  const sets = [["attention", skips.attention], ["MLP", skips.mlp]].filter(([, layers]) => layers.length);
+  const parts = [sets.map(([kind, layers]) => `${kind} of layers ${layers.join(", ")}`).join(" and ") || "nothing"];
+  if (Number.isFinite(skips.hit_rate)) parts.push(`first guess right ${percent(skips.hit_rate)}`);
+  if (Number.isFinite(skips.matchness)) parts.push(`matchness ${percent(skips.matchness)}`);
+  if (skips.num_scored) parts.push(`search ${skips.is_searching ? "going on" : "done"}: ${skips.num_scored} sets, ${skips.search_s.toFixed(1)} s`);
+  return ` Drafts skip ${parts.join("; ")}.`;
 }

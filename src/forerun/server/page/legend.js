@@ -15,6 +15,6 @@ export function wordsOf(by) {
 }
 
 export function fillLegend(place) {
-  const shown = WRITERS.filter(({ by }) => by !== "prediction"); // this page sends none; imported answers may have some
+  const shown = WRITERS.filter(({ by }) => by !== "prediction"); // this page sends no predictions, but imported answers may contain predicted tokens
   place.replaceChildren(...shown.map(({ by, words, says }) => element("span", { class: "key", title: says }, element("span", { class: `by by-${by}` }, words))));
 }

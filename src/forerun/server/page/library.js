@@ -37,7 +37,7 @@ export class Library {
     if (found !== this.chat.conversation && (found || this.chat.conversation.chosen)) this.chat.open(found ?? newConversation());
   }
 
-  // The address of the conversation that is read; what came before is a step back.
+  // The address of the open conversation; the browser's Back button leads to the one before.
   #address() {
     const { id, chosen } = this.chat.conversation;
     const hash = chosen ? `#/c/${id}` : "";
@@ -61,7 +61,7 @@ export class Library {
     this.onopen();
   }
 
-  /** Store a conversation as it is now. @returns {Promise<boolean>} false where it was deleted meanwhile */
+  /** Store a conversation as it is now. @returns {Promise<boolean>} false if it was deleted meanwhile */
   async keep(conversation) {
     if (!this.#conversations.includes(conversation)) return false;
     try {

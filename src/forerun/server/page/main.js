@@ -41,7 +41,7 @@ function showOpened() {
 
 function setSidebar(isOpen) {
   const wasOpen = document.body.classList.contains("sidebar-open");
-  const isDrawer = isOpen && matchMedia(NARROW).matches; // else it is there all the time
+  const isDrawer = isOpen && matchMedia(NARROW).matches; // otherwise it is always shown
   document.body.classList.toggle("sidebar-open", isDrawer);
   byId("shade").hidden = !isDrawer;
   byId("middle").inert = isDrawer;

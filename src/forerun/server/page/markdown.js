@@ -8,7 +8,7 @@ import { Inked, locate } from "./marks.js";
 import { Marked } from "./vendor/marked.esm.js";
 import "./vendor/purify.min.js"; // defines the global DOMPurify
 
-const PLAIN = "align aria-label class rel role scope start tabindex target type".split(" "); // attributes that are no address
+const PLAIN = "align aria-label class rel role scope start tabindex target type".split(" "); // attributes that do not hold an address
 const CLEAN = {
   ALLOWED_TAGS: "a blockquote br button code del div em h2 hr li ol p pre span strong table tbody td th thead tr ul".split(" "),
   ALLOWED_ATTR: ["href", ...PLAIN], // and data-*
@@ -21,7 +21,7 @@ const NUM_OPEN = 2; // blocks at the end that more text may change: an item afte
 const escaped = (text) => text.replace(/[&<>"']/g, (letter) => `&#${letter.charCodeAt(0)};`);
 const withEntities = (text) => escaped(text).replace(/&#38;(#\d{1,7}|#x[\da-f]{1,6}|\w{2,31});/gi, "&$1;");
 
-/** A stretch of text that stands in the source at token.at, see `locate`. */
+/** A piece of text that begins in the source at token.at, see `locate`. */
 const placed = (token, html) => `<span data-at="${token.at ?? ""}">${html}</span>`;
 
 const renderer = {
@@ -36,7 +36,7 @@ const renderer = {
       `${placed(token, escaped(token.text))}</code></pre></div>`;
   },
   heading({ depth, tokens }) {
-    return `<h2 class="level-${depth}">${this.parser.parseInline(tokens)}</h2>`; // an answer may skip levels, the page's outline may not
+    return `<h2 class="level-${depth}">${this.parser.parseInline(tokens)}</h2>`; // an answer may skip levels of headings, but the page's outline must not
   },
   link({ href, tokens }) {
     return `<a href="${escaped(href)}" target="_blank" rel="noopener noreferrer">${this.parser.parseInline(tokens)}</a>`;
@@ -52,7 +52,7 @@ const renderer = {
       `<tbody>${token.rows.map((cells) => row(cells, "td")).join("")}</tbody></table></div>`;
   },
 };
-// HTML is text here, so that no answer becomes markup even before it is cleaned.
+// HTML in an answer is shown as text, so that it never becomes markup, even before DOMPurify cleans the result.
 const marked = new Marked({ renderer, tokenizer: { html: () => undefined, tag: () => undefined }, extensions: formulas });
 
 const languageOf = (token) => /^[\w+#.-]+/.exec(token.lang ?? "")?.[0] ?? "text";
@@ -77,7 +77,7 @@ function built(token, start, inked) {
   return { node, end: inked.fill(node), inkedTo: inked.to };
 }
 
-// A list may be long too: its items stay but for the last one and those that come.
+// A list may be long too, so only its last item and new ones are drawn again.
 function growList(before, block, inked) {
   const [{ token: old, inkedTo }, { token }] = [before, block];
   if (old.type !== "list" || token.type !== "list" || ["ordered", "start", "loose"].some((name) => old[name] !== token[name])) return false;
@@ -89,7 +89,7 @@ function growList(before, block, inked) {
   const rest = built({ ...token, raw: block.raw.slice(start - block.start), items: token.items.slice(kept) }, start, inked);
   const first = before.node.children[kept];
   while (first.nextSibling) first.nextSibling.remove();
-  first.replaceWith(...[...rest.node.childNodes].slice(1)); // but for the end of a line before the first item
+  first.replaceWith(...[...rest.node.childNodes].slice(1)); // without the line break before the first item
   Object.assign(before, { token, raw: block.raw, isInked: block.isInked, inkedTo: rest.inkedTo });
   return true;
 }
@@ -97,7 +97,7 @@ function growList(before, block, inked) {
 /** The text of one message within `container`. */
 export class Rendered {
   #built = []; // {raw, start, node, token, isInked, end} of every block on the page
-  #links = "{}"; // addresses given apart from the text, which blocks before them may use
+  #links = "{}"; // link definitions (`[name]: address`), which earlier blocks may use
 
   constructor(container) {
     this.container = container;
@@ -105,7 +105,7 @@ export class Rendered {
 
   /** Show `source`, with its tokens where `marks` are given. Earlier text must be the beginning of `source`. */
   update(source, marks) {
-    const plain = source.replaceAll("\r", " "); // marked would leave it out, and places would be off by it
+    const plain = source.replaceAll("\r", " "); // marked would drop it, and all later positions would be wrong
     const inked = new Inked(plain, marks);
     let kept = this.#links === "{}" ? Math.max(0, this.#built.length - NUM_OPEN) : 0;
     let tokens = read(plain.slice(this.#built[kept]?.start ?? 0));
@@ -124,7 +124,7 @@ export class Rendered {
     showFormulas(this.container);
   }
 
-  /** Show it from nothing, as when marks are switched on or off. */
+  /** Draw everything again, for example after marks were switched on or off. */
   rebuild(source, marks) {
     this.#cut(0);
     this.#links = "{}";
@@ -146,7 +146,7 @@ export class Rendered {
     this.#built[place] = block;
   }
 
-  // Code may be long: what it gains is appended, instead of building all of it anew.
+  // Code may be long, so new text is appended instead of drawing all of it again.
   #growCode(before, block, inked) {
     const { token } = block;
     if (token.type !== "code" || before.token.type !== "code" || isClosed(token) || isClosed(before.token)) return false;

@@ -31,24 +31,24 @@ function codeStart(token) {
   return /^ {0,3}(?:```|~~~)/.test(token.raw) ? token.raw.indexOf("\n") + 1 : 0;
 }
 
-/** A text with its marks, {end, by, round} in order; marks are null where tokens are not to be shown. */
+/** A text with its marks, {end, by, round} in order; marks are null if tokens are not to be shown. */
 export class Inked {
   constructor(source, marks) {
     this.source = source;
     this.marks = marks;
   }
 
-  /** Up to where it is known who wrote the text. */
+  /** The end of the text whose writers are known. */
   get to() {
     return this.marks ? (this.marks.at(-1)?.end ?? 0) : Infinity;
   }
 
-  /** Whether it is known of all text up to `end` who wrote it. */
+  /** Whether the writers of all text up to `end` are known. */
   reaches(end) {
     return this.to >= end;
   }
 
-  /** Put spans that say who wrote it into what `root` shows. @returns {number} where its last text ends in the source */
+  /** Wrap the text that `root` shows in spans that name its writer. @returns {number} where its last text ends in the source */
   fill(root) {
     let end = 0;
     for (const piece of root.querySelectorAll("[data-at]")) {
@@ -88,7 +88,7 @@ export class Inked {
     return place;
   }
 
-  // Where a letter that is shown stands; one that is written otherwise, such as &amp;, stands where it was looked for.
+  // The position in the source of a shown letter; for one that is written differently there, such as &amp;, the position where the search began.
   #find(letter, place) {
     const found = this.source.indexOf(letter, place);
     return found >= 0 && found <= place + MAX_GAP ? found : place;
@@ -100,7 +100,7 @@ export class Inked {
     parent.append(mark ? element("span", { class: `by by-${mark.by}`, "data-round": mark.round }, text) : text);
   }
 
-  // A formula is drawn as a whole: it has the colour of who wrote most of it.
+  // A formula is drawn as a whole, in the colour of the writer of most of it.
   #ink(piece, start, end) {
     const lengths = new Map();
     const first = this.marks ? this.#markAt(start) : 0;

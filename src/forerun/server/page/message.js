@@ -7,7 +7,7 @@ import { Rendered } from "./markdown.js";
 
 const SAID = "What stands under an answer: its tokens, its speed, the prompt (the conversation before the answer; its cached beginning was " +
   "not read again), and the seed that gives the same text again.";
-const MAX_WHOLE = 30; // letters of a fact that is not broken: a longer one would leave others alone on their lines
+const MAX_WHOLE = 30; // a fact of up to this many letters is not wrapped; longer ones are, so that no other fact is left alone on its line
 
 function button(action, words, label) {
   return element("button", { type: "button", "data-action": action, "aria-label": label ?? null }, words);
@@ -66,7 +66,7 @@ export class MessageView {
     this.text.replaceChildren(...(label ? [label] : []), ...shown, text);
   }
 
-  /** Show what a recording has got since the last frame. */
+  /** Show what a recording received since the last frame. */
   grow(recording, withMarks) {
     Object.assign(this.message, { reasoning: recording.reasoning, calls: recording.calls });
     this.#showReasoning();

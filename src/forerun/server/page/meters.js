@@ -10,12 +10,12 @@ const STATES = {
   paused: ["drafter paused", "A round without the drafter is timed, to measure its gain."],
 };
 
-const MIN_TOKENS = 64; // over fewer, the time of one round decides the number
+const MIN_TOKENS = 64; // with fewer tokens, the time of a single round determines the number
 
 export class Meters {
-  #plainTokenMs = null; // as the server measured it last
+  #plainTokenMs = null; // the server's last measurement
 
-  /** Numbers so far; what is not measured is not shown. */
+  /** The numbers so far, without those that were not measured. */
   show(recording) {
     const speed = recording.tokensPerSecond;
     const perRound = recording.tokensPerRound;
@@ -56,7 +56,7 @@ export class Meters {
   }
 }
 
-// A gain that may be shown; else nothing.
+// Write the gain if it may be shown, otherwise nothing.
 function tell(measured, words, title) {
   const { kind, ratio } = claim(measured);
   const isTold = kind === "faster" || kind === "slower";

@@ -2,7 +2,7 @@
 
 import { byId, element } from "./dom.js";
 
-/** Words for screen readers alone. */
+/** Say this to screen readers only. */
 export function say(words) {
   byId("status").textContent = words;
 }

@@ -14,7 +14,7 @@ import { inWords } from "./server.js";
 
 const EXAMPLE = "Write a Python function that returns the mean of every column of a CSV file.";
 const MAX_TOKENS = 256; // about ten seconds of plain decoding of a small model on a laptop
-const SHORT = 64; // tokens of the run before: with the plain run behind, it shows how much the machine varies
+const SHORT = 64; // tokens of the plain run at the beginning; compared with the one at the end, it shows how much the machine's speed varies
 
 export class Race {
   #controller = null;
@@ -93,7 +93,7 @@ export class Race {
     return undefined;
   }
 
-  // The one that was chosen, or null for the engine's own.
+  // The chosen drafter, or null for the engine's own.
   #drafter() {
     const chosen = this.server.chosen(this.settings.values.drafter);
     return chosen === "none" ? null : chosen;
@@ -144,7 +144,7 @@ export class Race {
     this.#parts.phase.textContent = "Stopped.";
   }
 
-  // The whole recording, or null where it was stopped.
+  // The whole recording, or null if it was stopped.
   async #record(request, shown, onFirst = () => {}) {
     const recording = new Recording();
     if (shown === this.#parts.drafted) this.inspector.follow(recording);

@@ -1,12 +1,12 @@
 // The part of an answer that has arrived: its text, its tool calls, the writer of each part, its rounds, its clock.
 
 const KINDS = new Set(["draft", "lookup", "recycled", "prediction", "bonus"]);
-const MAX_GAP = 12; // characters that tokens holding parts of a character may leave between two that match
+const MAX_GAP = 12; // between two matching tokens, tokens that hold parts of one character may leave this many characters
 
 export class Recording {
   text = "";
   reasoning = "";
-  calls = []; // {id, name, arguments}: arguments as they are written, JSON once they are whole
+  calls = []; // {id, name, arguments}: the arguments as written so far; complete ones are JSON
   marks = []; // {end, by, round}: the text up to `end`, from where the mark before ends, was written so
   rounds = [];
   usage = null;
@@ -17,7 +17,7 @@ export class Recording {
   numTokens = 0;
   #unplaced = [];
   #skipped = null;
-  #before = { text: 0, rounds: 0, tokens: 0, endMs: 0 }; // what an earlier request brought
+  #before = { text: 0, rounds: 0, tokens: 0, endMs: 0 }; // the part that an earlier request wrote
 
   /** Continue an answer that was cut off, with its rounds. */
   goOn({ text, reasoning, marks }, rounds) {
@@ -28,7 +28,7 @@ export class Recording {
     return this;
   }
 
-  /** Take in one event of the stream. */
+  /** Add one event of the stream. */
   add(event, nowMs) {
     const choice = event.choices?.[0];
     this.text += choice?.delta?.content ?? "";
@@ -45,7 +45,7 @@ export class Recording {
     if (this.timings?.predicted_per_second) return this.timings.predicted_per_second;
     const seconds = (this.lastMs - this.beganMs) / 1000;
     const { rounds, tokens } = this.#before;
-    const later = this.numTokens - tokens - (this.rounds[rounds]?.tokens.length ?? 0); // the first round is where the clock begins
+    const later = this.numTokens - tokens - (this.rounds[rounds]?.tokens.length ?? 0); // the clock starts with the first round
     return seconds > 0.05 && later > 0 ? later / seconds : null;
   }
 
@@ -72,7 +72,7 @@ export class Recording {
     this.#unplaced.push(...round.tokens.map((token) => ({ ...token, round: round_idx })));
   }
 
-  // What was written before counts as the answer's, though this request sent it as a part of its prompt.
+  // Text written by earlier requests counts as part of the answer, although this request sent it in its prompt.
   #whole(usage) {
     const { tokens } = this.#before;
     if (!tokens) return usage;

@@ -1,4 +1,4 @@
-// A finished recording played again at the speed it came with.
+// Plays a finished recording again, at its original speed.
 
 /** The index of the first character in which two texts differ, or null if they are equal. */
 export function firstDifference(one, other) {
@@ -12,10 +12,10 @@ export class Replay {
   #beganMs = performance.now();
   #frame = 0;
   #end;
-  /** Settled when the last round was shown, or when it was stopped. */
+  /** Resolves when the last round was shown, or when the replay was stopped. */
   ended = new Promise((resolve) => (this.#end = resolve));
 
-  /** Play from now on; `draw` gets the recording as it was at each moment. */
+  /** Start; `draw` is called with the recording as it was at each moment. */
   constructor(recording, draw) {
     this.recording = recording;
     this.draw = draw;

@@ -8,7 +8,7 @@ export class Scroll {
   constructor() {
     const scroller = byId("scroller");
     const toEnd = byId("to-end");
-    // The end is watched instead of asked for, so that no frame has to compute the layout twice.
+    // An observer watches the end, because reading its position would make the browser compute the layout twice in a frame.
     const watch = new IntersectionObserver(([entry]) => {
       this.isAtEnd = entry.isIntersecting;
       toEnd.hidden = this.isAtEnd;

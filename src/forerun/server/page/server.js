@@ -7,7 +7,7 @@ import { showState } from "./meters.js";
 import { clearFailures, say, showFailure } from "./notices.js";
 import { killDrafter, readServer } from "./wire.js";
 
-const RETRY_MS = 1500; // soon enough after a model was loaded, seldom enough for a server that is gone
+const RETRY_MS = 1500; // short enough to notice soon that the model is loaded, and long enough not to load a server that has ended
 
 /** A drafter's name for display. */
 export function inWords(name) {
@@ -18,8 +18,8 @@ export class Server {
   model = "";
   drafter = null;
   drafters = [];
-  gained = null; // whether guesses made the newest measured answer faster; null where none was measured
-  advice = ""; // a model that would gain, where this one does not
+  gained = null; // whether guesses made the newest measured answer faster; null if none was measured
+  advice = ""; // a model that would gain, if this one does not
   onmeet = () => {};
   #timer = 0;
   #lastSaid = "";
@@ -29,7 +29,7 @@ export class Server {
     byId("kill-drafter").addEventListener("click", () => this.#kill());
   }
 
-  /** What a request says for the drafter that was selected: null is the engine's own. */
+  /** The value of a request's drafter for the selected one: null means the engine's own. */
   chosen(name) {
     return this.drafters.includes(name) && name !== this.drafter ? name : null;
   }
@@ -53,12 +53,12 @@ export class Server {
     try {
       Object.assign(this, await readServer(this.settings.key));
     } catch {
-      return; // the next answer says what is wrong
+      return; // the next answer will show the error
     }
     this.onmeet();
   }
 
-  // A failure is shown once: it stays while the server is polled.
+  // A failure is shown only once, and stays while the server is polled.
   #failed(failure) {
     if (failure.remedy === "wait") {
       byId("model").textContent = "The model is being loaded …";

@@ -43,7 +43,7 @@ export class Settings {
 
   /** The fields of a request; unset ones have the server's defaults, except for the seed. */
   sampling() {
-    const fields = { seed: crypto.getRandomValues(new Uint32Array(1))[0] >>> 1 }; // known, so that an answer can be had again
+    const fields = { seed: crypto.getRandomValues(new Uint32Array(1))[0] >>> 1 }; // a known seed, so that the same answer can be written again
     for (const { name, kind } of FIELDS)
       if (kind === "number" && this.values[name] !== "") fields[name] = Number(this.values[name]);
     return fields;
@@ -95,7 +95,7 @@ function read(storage, name) {
     const value = JSON.parse(storage.getItem(name) ?? "{}");
     return typeof value === "object" && value ? value : {};
   } catch {
-    return {}; // no storage in this browser, or not ours
+    return {}; // this browser has no storage, or it holds other data
   }
 }
 
@@ -103,6 +103,6 @@ function write(storage, name, value) {
   try {
     storage.setItem(name, JSON.stringify(value));
   } catch {
-    // The settings then hold until the page is left.
+    // The settings are then lost when the page is closed.
   }
 }

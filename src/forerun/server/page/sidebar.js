@@ -3,7 +3,7 @@
 import { checked, contains } from "./conversation.js";
 import { byId, element } from "./dom.js";
 
-const MAX_FILE_BYTES = 50_000_000; // a larger file would stand in memory several times while it is read
+const MAX_FILE_BYTES = 50_000_000; // a larger file would take its size in memory several times while it is read
 
 export class Sidebar {
   /** @param {object} actions open(id), rename(id, title), remove(id), add(conversations), say(words), fail(words) */
@@ -79,7 +79,7 @@ export class Sidebar {
     const address = URL.createObjectURL(new Blob([text], { type: "application/json" }));
     const day = new Date().toISOString().slice(0, 10);
     element("a", { href: address, download: `forerun-conversations-${day}.json` }).click();
-    setTimeout(() => URL.revokeObjectURL(address), 10_000); // by then the browser has taken it
+    setTimeout(() => URL.revokeObjectURL(address), 10_000); // by then the browser has started the download
   }
 
   async #load(field) {

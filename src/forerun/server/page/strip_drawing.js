@@ -2,10 +2,10 @@
 
 import { drawn } from "./dom.js";
 
-const MAX_BARS = 80; // more would be narrower than a finger can choose
-const MIN_BARS = 30; // the room of a short answer, whose bars would else be blocks
+const MAX_BARS = 80; // more bars would be too narrow to tap
+const MIN_BARS = 30; // space for this many bars is reserved, so that the bars of a short answer are not very wide
 const HEIGHT = 40;
-const STEP = 5; // in units of the drawing, which fills the panel's width
+const STEP = 5; // in units of the drawing, which is scaled to the panel's width
 
 export function strip(rounds, at) {
   const first = Math.max(0, Math.min(at - MAX_BARS / 2, rounds.length - MAX_BARS));

@@ -15,5 +15,5 @@ export function applyTheme(theme) {
   else delete document.documentElement.dataset.theme;
   byId("switch-theme").setAttribute("aria-label", `Theme: ${NAMES[known]}`);
   byId("switch-theme").title = `Theme: ${NAMES[known]}`;
-  byId("switch-theme").textContent = { "": "◐", light: "☀", dark: "☾" }[known] + "\uFE0E"; // the sign as text, where a phone would paint a picture
+  byId("switch-theme").textContent = { "": "◐", light: "☀", dark: "☾" }[known] + "\uFE0E"; // shows the sign as text; a phone would otherwise show an emoji
 }

@@ -4,12 +4,12 @@ import { drawn, element } from "./dom.js";
 
 const NUM_BEFORE = 3; // rounds beside the chosen one
 const NUM_AFTER = 3;
-const WIDTH = 340; // units of the drawing, which fills the panel
+const WIDTH = 340; // in units of the drawing, which is scaled to the panel
 const LEFT = 44;
 const LANE = 26;
 const LANES = [["target", "model"], ["draft", "drafter"]];
 
-/** Lanes of model and drafter; a wait is an outlined stretch in the model's lane. */
+/** Lanes of model and drafter; a wait is an outlined box in the model's lane. */
 export function timeline(rounds, at) {
   const first = Math.max(0, at - NUM_BEFORE);
   const shown = rounds.slice(first, at + NUM_AFTER + 1);

@@ -6,16 +6,16 @@ import { wordsOf } from "./legend.js";
 const ROW = 26; // pixels, as all lengths here
 const GAP = 26;
 const PADDING = 7;
-const LETTER = 7.3; // width of a letter of the drawing's 12 pixel monospace type, and a little air
+const LETTER = 7.3; // width of a letter of the drawing's 12 pixel monospace type, and some space
 const MAX_LETTERS = 14;
 
-/** A token as one sees it: blanks and ends of lines have a sign. */
+/** A token with visible signs for spaces and line breaks. */
 export function visible(text) {
   const shown = text.replaceAll("\n", "↵").replaceAll("\t", "→").replace(/ {2,}/g, "··").replace(/^ /, "·").replace(/ $/, "·") || "∅";
   return shown.length > MAX_LETTERS ? `${shown.slice(0, MAX_LETTERS - 1)}…` : shown;
 }
 
-// Rows so that leaves stand one below the other and a parent beside its first child; the path goes along the top.
+// Rows in which leaves are below each other, a parent is beside its first child, and the accepted path is at the top.
 function placed(parents, isOnPath) {
   const children = parents.map(() => []);
   parents.forEach((parent, node) => parent >= 0 && children[parent].push(node));
@@ -32,7 +32,7 @@ function placed(parents, isOnPath) {
     const ordered = [...children[node]].sort((a, b) => isOnPath(b) - isOnPath(a));
     ordered.reverse().forEach((child, i) => {
       stack.push([child, depth + 1]);
-      if (i < ordered.length - 1) stack.push([-1, 0]); // a new row before each child but the first
+      if (i < ordered.length - 1) stack.push([-1, 0]); // a new row before each child except the first
     });
   }
   return { places, numRows: row + 1 };

@@ -1,4 +1,4 @@
-// The server's addresses: questions as fetch, answers as objects, streams as events one by one.
+// The server's addresses: requests by fetch, answers as objects, and streams as an event at a time.
 
 import { brokenOff, failureOfAnswer, failureOfEvent, unreachable } from "./failures.js";
 

@@ -222,7 +222,7 @@ class Answer:
 class AnswerWriter(Protocol):
     """Writes an answer in the form of a protocol, whole or as events."""
 
-    def begin(self) -> bytes:
+    def start(self) -> bytes:
         """The events before the first text."""
 
     def add(self, index: int, parsed: ParsedRound) -> bytes:

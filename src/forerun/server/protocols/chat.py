@@ -94,7 +94,7 @@ class ChatWriter(OpenaiWriter):
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer, prefix="chatcmpl", kind="chat.completion.chunk", part="delta", nothing={})
 
-    def begin(self) -> bytes:
+    def start(self) -> bytes:
         begin = {"role": "assistant", "content": ""}
         return b"".join(
             self._chunk(index, begin, **usage_so_far(self._answer)) for index in range(len(self._answer.choices))

@@ -84,7 +84,7 @@ class CompletionsWriter(OpenaiWriter):
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer, prefix="cmpl", kind="text_completion", part="text", nothing="")
 
-    def begin(self) -> bytes:
+    def start(self) -> bytes:
         """The echoed prompts."""
         echoes = [(index, choice.echo) for index, choice in enumerate(self._answer.choices)]
         return b"".join(self._chunk(index, echo, **usage_so_far(self._answer)) for index, echo in echoes if echo)

@@ -1,6 +1,7 @@
 """The `forerun` key of an event: the source of each token in a round, the round's tree and its timeline."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from forerun.core.steps import DecodeStep, DraftedTree
@@ -43,6 +44,7 @@ class RoundDetails:
             "verify_ms": round(stats.verify_s * 1e3, 3),
             "drafted_by": stats.drafted_by,
             "drafter_state": stats.drafter.value,
+            **({} if stats.skips is None else {"skips": asdict(stats.skips)}),
         }
 
     def _text_of(self, token_id: int) -> str:

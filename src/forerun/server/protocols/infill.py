@@ -58,7 +58,7 @@ class InfillWriter:
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
 
-    def begin(self) -> bytes:
+    def start(self) -> bytes:
         return b""
 
     def add(self, index: int, parsed: ParsedRound) -> bytes:

@@ -130,7 +130,7 @@ class MessagesWriter:
     def _choice(self) -> AnswerChoice:
         return self._answer.choices[0]
 
-    def begin(self) -> bytes:
+    def start(self) -> bytes:
         start = {**self._message([], None, None), "usage": usage_of(self._answer)}
         return named_event("message_start", {"message": start})
 
@@ -140,20 +140,20 @@ class MessagesWriter:
     def _event(self, event: OutputEvent) -> bytes:
         match event:
             case Reasoning(text) if text:
-                begun = self._begin("thinking", {"thinking": "", "signature": ""})
+                begun = self._start_block("thinking", {"thinking": "", "signature": ""})
                 return begun + self._delta("thinking_delta", thinking=text)
             case Content(text) if text:
-                return self._begin("text", {"text": ""}) + self._delta("text_delta", text=text)
+                return self._start_block("text", {"text": ""}) + self._delta("text_delta", text=text)
             case CallStarted(_, id_, name):
                 ended = self._end()
-                return ended + self._begin("tool_use", {"id": call_id(id_), "name": name, "input": {}})
+                return ended + self._start_block("tool_use", {"id": call_id(id_), "name": name, "input": {}})
             case CallArguments(_, text):
                 return self._delta("input_json_delta", partial_json=text)
             case CallEnded():
                 return self._end()
         return b""
 
-    def _begin(self, kind: str, block: Body) -> bytes:
+    def _start_block(self, kind: str, block: Body) -> bytes:
         """Start a block, unless one of this kind is open."""
         if self._open == kind:
             return b""

@@ -1,10 +1,11 @@
 """What the writers of OpenAI's chat and completions share: events, usage, and timings in llama-server's form."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 import forerun
-from forerun.core.steps import DrafterState, FinishReason, GenerationStats, StepStats
+from forerun.core.steps import DrafterState, FinishReason, GenerationStats, SkipReport, StepStats
 from forerun.server.protocols.answer import Answer, AnswerChoice
 from forerun.server.protocols.errors import ApiError
 from forerun.server.protocols.protocol import openai_event
@@ -123,7 +124,13 @@ def speculation(stats: GenerationStats, drafter: str, last: StepStats | None) ->
         "rounds": stats.num_rounds,
         "drafted": stats.num_drafted,
         "accepted": stats.num_accepted,
+        **skipping(stats.skips),
     }  # fmt: skip
+
+
+def skipping(skips: SkipReport | None) -> Body:
+    """The key `skips` of a target that drafts for itself; empty for others."""
+    return {} if skips is None else {"skips": asdict(skips)}
 
 
 def timings(stats: GenerationStats) -> Body:

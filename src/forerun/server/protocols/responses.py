@@ -113,7 +113,7 @@ class ResponsesWriter:
     def _choice(self) -> AnswerChoice:
         return self._answer.choices[0]
 
-    def begin(self) -> bytes:
+    def start(self) -> bytes:
         return self._event("response.created", response=self._response("in_progress")) + self.wait()
 
     def wait(self) -> bytes:
@@ -125,10 +125,10 @@ class ResponsesWriter:
     def _of(self, event: OutputEvent) -> bytes:
         match event:
             case Reasoning(text) | Content(text) if text:
-                begun = self._begin_passage(is_reasoning=isinstance(event, Reasoning))
+                begun = self._add_passage(is_reasoning=isinstance(event, Reasoning))
                 return begun + self._passage_delta(text)
             case CallStarted(_, id_, name):
-                return self._begin(Call(id_, name, []))
+                return self._add_item(Call(id_, name, []))
             case CallArguments(_, text):
                 assert isinstance(self._open, Call), "arguments follow the start of their call"
                 self._open.pieces.append(text)
@@ -138,10 +138,10 @@ class ResponsesWriter:
                 return self._end("completed")
         return b""
 
-    def _begin_passage(self, *, is_reasoning: bool) -> bytes:
+    def _add_passage(self, *, is_reasoning: bool) -> bytes:
         if isinstance(self._open, Passage) and self._open.is_reasoning == is_reasoning:
             return b""
-        return self._begin(Passage(is_reasoning, []))
+        return self._add_item(Passage(is_reasoning, []))
 
     def _passage_delta(self, text: str) -> bytes:
         assert isinstance(self._open, Passage), "a passage was begun"
@@ -150,7 +150,7 @@ class ResponsesWriter:
             return self._delta("response.reasoning_text.delta", text, content_index=0)
         return self._delta("response.output_text.delta", text, content_index=0, logprobs=[])
 
-    def _begin(self, part: Part) -> bytes:
+    def _add_item(self, part: Part) -> bytes:
         """Add an item; the last one is done."""
         ended = self._end("incomplete" if isinstance(self._open, Call) else "completed")
         self._open = part

@@ -171,7 +171,7 @@ class Answering:
     async def _stream(self, job: Job, first: Event | None, events: AsyncIterator[Event]) -> AsyncIterator[bytes]:
         if first is None:
             return
-        pieces = self._hook.sent(first, self._writer.begin() + self._written(first))
+        pieces = self._hook.sent(first, self._writer.start() + self._written(first))
         if pieces:
             yield pieces
         pieces = b""  # events that arrived together are sent together

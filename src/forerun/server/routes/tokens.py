@@ -54,7 +54,8 @@ async def tokenize(request: Request, asked: TokenizeRequest) -> dict[str, Any]:
     service = await service_for(request, asked.model)
     if [asked.prompt, asked.messages, asked.content].count(None) != 2:
         raise invalid("Give one of prompt, messages and content.", param="prompt")
-    reader, (tools, _) = service.prompts, function_tools(asked.tools or ())
+    reader = service.prompts
+    tools, _ = function_tools(asked.tools or ())
     async with reader.turn(state_of(request.scope).owner):
         if asked.messages is not None:
             chat, _ = conversation(asked, tool_use(tools, "auto"))

@@ -39,9 +39,9 @@ class ChatReader:
         self._template = template
         self._limits = limits
         self._defaults = engine.config.chat_template_kwargs
-        self._traits = TemplateTraits()  # known after `begin`
+        self._traits = TemplateTraits()  # known after `read_traits`
 
-    def begin(self) -> None:
+    def read_traits(self) -> None:
         """Find the form of conversations that the chat template accepts and of its model's answers; takes a moment.
 
         Raises:

@@ -181,7 +181,7 @@ class EngineThread:
                 return None
             self.state = EngineState.READY
             result = stream.result(times_plain=call.times_plain and len(self._queue) == 0)
-        self._queue.record_speed(result.stats.num_new_tokens, result.stats.prefill_s + result.stats.decode_s)
+        self._queue.told_speed(result.stats.num_new_tokens, result.stats.prefill_s + result.stats.decode_s)
         return result
 
     def _explain(self, error: Exception) -> ApiError:

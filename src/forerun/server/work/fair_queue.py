@@ -102,7 +102,7 @@ class FairQueue:
             self._is_closed = True
             self._changed.notify_all()
 
-    def record_speed(self, num_tokens: int, seconds: float) -> None:
+    def told_speed(self, num_tokens: int, seconds: float) -> None:
         """Record the speed of a request, to estimate the retry time for refused ones."""
         if num_tokens > 0:
             self._token_s += 0.2 * (seconds / num_tokens - self._token_s)

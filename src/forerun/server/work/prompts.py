@@ -50,7 +50,7 @@ class PromptReader:
         self._engine = engine
         self._grammars = GrammarCheck()
 
-    async def begin(self) -> None:
+    async def start(self) -> None:
         """Find the traits of the chat template, which takes a moment.
 
         Raises:
@@ -58,8 +58,8 @@ class PromptReader:
         """
         loop = asyncio.get_running_loop()
         if self._chats is not None:
-            await loop.run_in_executor(self._threads, self._chats.begin)
-        await loop.run_in_executor(self._threads, self._grammars.begin)
+            await loop.run_in_executor(self._threads, self._chats.read_traits)
+        await loop.run_in_executor(self._threads, self._grammars.start)
 
     async def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

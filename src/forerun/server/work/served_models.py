@@ -98,7 +98,7 @@ class ServedModels:
         """State of one of several models, in llama-server's terms."""
         return "loaded" if service.is_loaded else "loading" if service in self._loads else "unloaded"
 
-    def begin(self, *, on_ready: Callable[[], None], on_end: Callable[[BaseException | None], None]) -> None:
+    def start(self, *, on_ready: Callable[[], None], on_end: Callable[[BaseException | None], None]) -> None:
         """Start to load the first model.
 
         Args:
@@ -119,7 +119,7 @@ class ServedModels:
         if self.are_several:
             self._load_of(self.first).add_done_callback(be_begun)
         else:
-            self.first.begin(on_ready=on_ready, on_end=on_end)
+            self.first.start(on_ready=on_ready, on_end=on_end)
 
     def find(self, name: str | None, *, is_exact: bool = False) -> Service:
         """The model with this name; for None, the first model.
@@ -189,7 +189,7 @@ class ServedModels:
                 if self.first.is_draining:
                     raise stopping()
                 try:
-                    service.begin()
+                    service.start()
                     await service.opened()
                 except Exception:
                     await service.unload()

@@ -69,7 +69,7 @@ class Service:
             on_end=self._on_engine_end,
         )
 
-    def begin(
+    def start(
         self,
         *,
         on_ready: Callable[[], None] = lambda: None,
@@ -92,7 +92,7 @@ class Service:
 
     async def opened(self) -> None:
         """Wait until the model is loaded; raises the error if that fails."""
-        assert self._opening is not None, "`begin` was called"
+        assert self._opening is not None, "`start` was called"
         await asyncio.shield(self._opening)
 
     async def unload(self) -> None:
@@ -190,7 +190,7 @@ class Service:
             if self.is_draining or self.thread.state is EngineState.ENDED:
                 raise self._why_ended or stopping()
             self.queue.put(job)
-        assert self._loop is not None, "requests come after `begin`"
+        assert self._loop is not None, "requests come after `start`"
         seconds = self.config.max_request_s if max_s is None else max_s
         deadline = self._loop.call_later(seconds, job.end, EarlyEnd.DEADLINE)
 
@@ -235,7 +235,7 @@ class Service:
 
     def _on_engine_open(self, engine: "Engine") -> None:
         """Called by the engine's thread."""
-        assert self._loop is not None, "the thread was started by begin"
+        assert self._loop is not None, "the thread was started by `start`"
         asyncio.run_coroutine_threadsafe(self._open_prompts(engine), self._loop).add_done_callback(
             self._on_prompts_open
         )
@@ -247,7 +247,7 @@ class Service:
 
     async def _open_prompts(self, engine: "Engine") -> None:
         prompts = PromptReader(engine, self.config)
-        await prompts.begin()
+        await prompts.start()
         self._prompts = prompts
         self._settle(None)
         self._on_ready()
@@ -274,7 +274,7 @@ class Service:
 
     def _on_engine_end(self, error: BaseException | None) -> None:
         """Called by the engine's thread."""
-        assert self._loop is not None, "the thread was started by begin"
+        assert self._loop is not None, "the thread was started by `start`"
         self._loop.call_soon_threadsafe(self._end_with, error)
 
     def _end_with(self, error: BaseException | None) -> None:

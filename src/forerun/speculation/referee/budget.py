@@ -93,7 +93,7 @@ class RowBudget:
         """Replace the times of draft passes."""
         self._expansion_s = None if expansion is None else cache(expansion.step_s)
 
-    def begin_round(self, max_rows: int) -> None:
+    def start_round(self, max_rows: int) -> None:
         """Allow this many rows."""
         self.max_rows = min(max_rows, self.verify_width)
         self._spent_s = 0.0

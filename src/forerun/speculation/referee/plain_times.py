@@ -60,7 +60,7 @@ class PlainTimes:
         assert self._share is not None, "a stretch before any round"
         self._share.spend(seconds)
 
-    def note(self, ended_at_s: float, seconds: float, context: int) -> None:
+    def told(self, ended_at_s: float, seconds: float, context: int) -> None:
         """Record a counted plain round's time and context length."""
         self._timed.append((ended_at_s, seconds - self._context_s * context))
 
@@ -84,10 +84,10 @@ class Stretch:
         self._played_s = 0.0
         self.num_counted = 0
 
-    def note(self, ended_at_s: float, seconds: float, context: int) -> None:
+    def told(self, ended_at_s: float, seconds: float, context: int) -> None:
         """Record a timed round."""
         if self._played_s >= WARM_UP_S:
-            self._times.note(ended_at_s, seconds, context)
+            self._times.told(ended_at_s, seconds, context)
             self.num_counted += 1
         self._played_s += seconds
 

@@ -144,7 +144,7 @@ class DraftRecord:
         self._guess_times = times
         self._followed = list[int]()
 
-    def follow(self, token_ids: Sequence[int]) -> None:
+    def told(self, token_ids: Sequence[int]) -> None:
         """Compare the watched tree with new text; when the text leaves it, record the round it would have been."""
         if self._guess is None:
             return

@@ -136,8 +136,8 @@ class Referee:
         alone.budgets = {name: self.budgets[name]}
         return alone
 
-    def begin(self, temperature: float) -> None:
-        """Begin an answer."""
+    def start_answer(self, temperature: float) -> None:
+        """Start an answer."""
         self._trials[self._kind] -= self._passed_s > TRIAL * self.costs.plain_s
         if self._num_tokens:
             self._usual_tokens.add(min(SHORT, self._num_tokens))
@@ -216,7 +216,7 @@ class Referee:
     def budget(self, name: str) -> RowBudget:
         """What this drafter may propose now: the rows of its turn, or all if it is only watched."""
         budget = self.budgets[name]
-        budget.begin_round(self.turn.max_rows if name == self.turn.drafter else budget.verify_width)
+        budget.start_round(self.turn.max_rows if name == self.turn.drafter else budget.verify_width)
         return budget
 
     def watch(self, proposal: ProposedTree, proposal_s: float) -> None:
@@ -249,7 +249,7 @@ class Referee:
             is_forced: a grammar forces these tokens, so all of them are verified.
         """
         budget = self.prediction_budget
-        budget.begin_round(budget.verify_width)
+        budget.start_round(budget.verify_width)
         tree = proposal.tree if is_forced else budget.cut(proposal)
         if len(tree) == 1 or fsum(map(exp, tree.log_probs)) < self._drafted_tokens:
             return None
@@ -258,7 +258,7 @@ class Referee:
     def told_prediction(self, token_ids: Sequence[int]) -> None:
         """Record the tokens of a round that verified predicted text."""
         self.prediction_budget.end_round(len(token_ids) - 1)
-        self.follow(token_ids)
+        self.told_text(token_ids)
 
     def measure(
         self, *, num_rows: int, token_ids: Sequence[int], proposal_s: float, round_s: float, num_rounds: int = 1
@@ -287,7 +287,7 @@ class Referee:
             round_s = min(round_s, costs.plain_s)
         costs.measure(num_rows, round_s, num_rounds)
         seconds = costs.step_s(num_rows)
-        self.follow(token_ids)
+        self.told_text(token_ids)
         if name is None:
             self._pass_by(num_rounds * seconds)
         else:
@@ -319,11 +319,11 @@ class Referee:
         self._now[drafter].burden(extra_s / plain_s)
         self._lost_s += extra_s
 
-    def follow(self, token_ids: Sequence[int]) -> None:
+    def told_text(self, token_ids: Sequence[int]) -> None:
         """Compare the guesses of watched drafters with new text."""
         self._num_tokens += len(token_ids)
         for record in self._now.values():
-            record.follow(token_ids)
+            record.told(token_ids)
 
     def _take(self, name: str, num_tokens: int, seconds: float) -> None:
         plain_s = self.costs.plain_s

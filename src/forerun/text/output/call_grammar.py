@@ -40,14 +40,14 @@ def call_grammar(
     functions = [tool["function"] for tool in tools if choice in ("auto", "required", tool["function"]["name"])]
     format = traits.call_format
     is_auto = choice == "auto"
-    if not functions or (is_auto and not format.begin):
+    if not functions or (is_auto and not format.first_mark):
         return None
     lark = Lark(added)
     rules = Calls(lark, format)
     lark.rules["call"] = " | ".join([rules.call_of(number, function) for number, function in enumerate(functions)])
     calls = rules.calls(is_parallel=is_parallel and not traits.wants_single_calls, is_auto=is_auto)
     if is_auto:
-        return lark.grammar(calls, trigger=format.begin)
+        return lark.grammar(calls, trigger=format.first_mark)
     thought = HARMONY_THOUGHT if format.kind == "harmony" else traits.thought
     if thought is None or is_thinking:
         return lark.grammar(f"{SPACE} {calls}" if is_thinking else calls, after=thought[1] if thought else "")
@@ -75,7 +75,7 @@ class Calls:
             after = "]" + after
         first = before + begin
         if is_auto:
-            first = first[first.index(format.begin) + len(format.begin) :]
+            first = first[first.index(format.first_mark) + len(format.first_mark) :]
         call = "call" if format.kind == "tagged" else f"call {self._lark.text(format.call_end)}"
         more = f" ({self._lark.text(format.separator + begin)} {call})*"
         has_more = is_parallel and (not is_auto or before != "")

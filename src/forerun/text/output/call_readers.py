@@ -116,7 +116,7 @@ def read_named_call(source: TextSource, sink: CallSink, format: CallFormat) -> S
     """Read a name and then the arguments as JSON."""
     if format.name_begin:
         yield from source.optional(format.name_begin.strip())
-    if not format.begin:
+    if not format.first_mark:
         yield from _expect_name(source, sink)
     end = format.name_end.split()[0] if format.name_end.strip() else "\n"
     if format.is_numbered:

@@ -141,7 +141,7 @@ class OutputParser:
             yield from self._read_thought(prompt, *self._traits.thought)
         if self._format.kind == "harmony":
             yield from read_harmony(self._source, self)
-        elif self._finds_calls and (self._format.kind in ("json", "gemma") or not self._format.begin):
+        elif self._finds_calls and (self._format.kind in ("json", "gemma") or not self._format.first_mark):
             yield from self._try("")  # a call may come without its mark
         yield from self._read_content()
         if self._space:
@@ -216,7 +216,7 @@ class OutputParser:
             found.append(format.name_begin.strip())
         if format.kind == "json":
             found += HERMES_BEGINS
-        if not format.begin:
+        if not format.first_mark:
             found.append(PYTHON_TAG)
         return tuple(dict.fromkeys(filter(None, found)))
 

@@ -48,7 +48,7 @@ class CallFormat:
     string_mark: str = ""
 
     @property
-    def begin(self) -> str:
+    def first_mark(self) -> str:
         """The first mark of calls, without white space around it; "" if they have none."""
         return self.section_begin.strip() or self.call_begin.strip() or self.name_begin.strip()
 
@@ -68,7 +68,7 @@ class CallFormat:
             self.arguments_end,
             self.string_mark,
         )
-        others = HARMONY_MARKS if self.kind == "harmony" else () if self.begin else (PYTHON_TAG,)
+        others = HARMONY_MARKS if self.kind == "harmony" else () if self.first_mark else (PYTHON_TAG,)
         return (*filter(None, found), *others)
 
 

@@ -1,5 +1,6 @@
 """Data sets by name: found in a folder, in the cache, or fetched at a pinned revision."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -60,11 +61,16 @@ def load_dataset(name: str, *, folder: Path | None = None, cache: Path, base_url
             f"there is no data set {name!r}: choose from {', '.join(NAMES)}, or give a file that ends in .jsonl"
         )
     places = [place / name for place in (folder, cache) if place is not None]
-    found = [path for place in places for path in _candidates(place, source) if path.is_file()]
+    found = _present(places, source)
     path = found[0] if found else _fetch(name, source, places, base_url)
     return Dataset(
         name=name, questions=_read(path, source), licence=source.licence, source=_origin(source, base_url), path=path
     )
+
+
+def is_local(name: str, *, folder: Path | None = None, cache: Path) -> bool:
+    """Whether `load_dataset` finds this set, one of `NAMES`, without fetching it."""
+    return name == BUILTIN or bool(_present([place / name for place in (folder, cache) if place], SOURCES[name]))
 
 
 def questions_in(path: Path | None) -> tuple[Question, ...]:
@@ -85,6 +91,11 @@ def _builtin() -> Dataset:
         source="part of forerun",
         path=path,
     )
+
+
+def _present(places: Iterable[Path], source: DataSource) -> list[Path]:
+    """The files of a set that exist, the best one first."""
+    return [path for place in places for path in _candidates(place, source) if path.is_file()]
 
 
 def _candidates(place: Path, source: DataSource) -> tuple[Path, ...]:

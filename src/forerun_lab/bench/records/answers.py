@@ -5,14 +5,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from forerun.core.config import SamplingParams
+from forerun.core.steps import SkipReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundColumns:
-    """Data on rounds, which only our drafters report: columns of equal length, an entry per round.
-
-    num_drafted leaves out the root, num_verified counts it, num_accepted leaves out the bonus token.
-    """
+    """The `RoundNumbers` of rounds, which only our drafters report: columns of equal length, an entry per round."""
 
     num_drafted: tuple[int, ...]
     num_verified: tuple[int, ...]
@@ -53,6 +51,7 @@ class Turn:
         num_near_ties: tokens that rounding could have decided.
         rounds: None for peers.
         match: None if nothing was compared.
+        skips: what a self-drafting target skips, and the search for it, at the answer's end; None for others.
     """
 
     text: str
@@ -65,6 +64,7 @@ class Turn:
     num_near_ties: int = 0
     rounds: RoundColumns | None = None
     match: Match | None = None
+    skips: SkipReport | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from forerun.core.errors import ConfigError
+from forerun.core.steps import SkipReport
 from forerun_lab.bench.data.json_lines import JsonObject, parse, read_whole_lines
 from forerun_lab.bench.records.answers import Match, Record, RoundColumns, Turn
 
@@ -83,6 +84,7 @@ def _turn_values(turn: Turn) -> dict[str, object]:
         "num_near_ties": turn.num_near_ties,
         "rounds": None if turn.rounds is None else asdict(turn.rounds),
         "match": None if turn.match is None else asdict(turn.match),
+        "skips": None if turn.skips is None else asdict(turn.skips),
     }
 
 
@@ -153,6 +155,7 @@ def _turn(text: str, num_new_tokens: int, wall_s: float, emitted: tuple[int, ...
         num_near_ties=ours.integer("num_near_ties"),
         rounds=_rounds(ours.nested("rounds")) if ours.has("rounds") else None,
         match=_match(ours.nested("match")) if ours.has("match") else None,
+        skips=_skips(ours.nested("skips")) if ours.has("skips") else None,
     )
 
 
@@ -177,6 +180,18 @@ def _match(values: JsonObject) -> Match:
         first_difference=values.integer("first_difference") if values.has("first_difference") else None,
         margin=values.signed("margin") if values.has("margin") else None,
         is_near_tie=values.flag("is_near_tie"),
+    )
+
+
+def _skips(values: JsonObject) -> SkipReport:
+    return SkipReport(
+        is_searching=values.flag("is_searching"),
+        attention=values.integers("attention"),
+        mlp=values.integers("mlp"),
+        matchness=values.number("matchness") if values.has("matchness") else None,
+        hit_rate=values.number("hit_rate") if values.has("hit_rate") else None,
+        num_scored=values.integer("num_scored"),
+        search_s=values.number("search_s"),
     )
 
 

@@ -5,8 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 from forerun import __version__
+from forerun.core.drafter_config import drafter_name
 from forerun.core.errors import ConfigError
 from forerun.core.locks import LOCK_NAME, hold
 from forerun.core.output_file import remove, write_whole
@@ -16,6 +18,7 @@ from forerun_lab.bench.records.run_plan import RunPlan
 
 NAME: Final = "run.json"
 VERSION: Final = 1
+IN_FILE_NAMES: Final = ":=,+ "  # characters of labels that files may have in their names
 Key = tuple[int | str, int]  # question id, repeat
 
 
@@ -38,13 +41,13 @@ class RunFolder:
         self._files: dict[Path, RecordFile] = {}
         self._lock = hold(path)
         try:
-            self._values = self._begin(plan, about)
+            self._values = self._first_values(plan, about)
             self._write()
         except ConfigError:
             self.close()
             raise
 
-    def _begin(self, plan: RunPlan, about: Mapping[str, Any]) -> dict[str, Any]:
+    def _first_values(self, plan: RunPlan, about: Mapping[str, Any]) -> dict[str, Any]:
         """The contents for run.json."""
         for left in self._path.glob(f".{NAME}.*.part"):  # left by a killed process
             remove(left)
@@ -92,7 +95,7 @@ class RunFolder:
         self._lock.close()
 
     def _file(self, dataset: str, name: str, temperature: float) -> RecordFile:
-        path = self._path / dataset / f"{name}-temperature-{temperature:g}.jsonl"
+        path = self._path / dataset / f"{quote(name, safe=IN_FILE_NAMES)}-temperature-{temperature:g}.jsonl"
         if path not in self._files:
             self._files[path] = RecordFile(path)
         return self._files[path]
@@ -112,17 +115,18 @@ def describe(plan: RunPlan) -> dict[str, Any]:
         "version": VERSION,
         "forerun": __version__,
         "plan": plan.to_json(),
-        "target": plan.target,
+        "target": plan.config.target,
         "draft": plan.draft,
-        "dtype": plan.dtype,
+        "dtype": plan.config.dtype,
         "datasets": list(plan.questions),
         "temperatures": list(plan.temperatures),
         "repeats": plan.repeats,
         "num_prompts": max(map(len, plan.questions.values()), default=0),
-        "max_new_tokens": plan.max_new_tokens,
+        "max_new_tokens": plan.sampling.max_new_tokens,
         "contestants": {
             name: {
                 "kind": "drafter" if name in plan.drafters else "peer",
+                "drafter": drafter_name(plan.drafters[name].drafter) if name in plan.drafters else None,
                 "skipped": None,
                 "settings": {},
                 "tried": {},

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from forerun_lab.bench.report.columns import COLUMNS, MAIN_COLUMNS, UNKNOWN, speed, times
+from forerun_lab.bench.report.streams import TITLES, phase_cells, title_of
 from forerun_lab.bench.report.summary import Row, Summary
 from forerun_lab.bench.report.wording import circumstances, fastest, headline, sampling, verdict_on_texts
 
@@ -19,6 +20,9 @@ def write(summary: Summary) -> str:
         parts.append(_main_table(summary.over_all(temperature)))
         if len(summary.datasets) > 1:
             parts.append(_by_dataset(summary, temperature))
+    for stream in summary.streams:
+        lines = [[escape(cell) for cell in cells] for cells in phase_cells(stream)]
+        parts += [f"### {escape(title_of(stream))}", table(TITLES, lines)]
     parts.append(escape(verdict_on_texts(summary)))
     parts += [f"Left out: {escape(who)}: {escape(why)}" for who, why in summary.skips.items()]
     parts += [f"Note: {escape(note)}" for note in summary.notes]

@@ -5,9 +5,9 @@ from typing import Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from forerun_lab.bench.report import plots
+from forerun_lab.bench.report import plots, stream_plot, streams
 from forerun_lab.bench.report.columns import COLUMNS, interval, milliseconds, number, speed, times
-from forerun_lab.bench.report.plots import Look
+from forerun_lab.bench.report.plots import looks_of
 from forerun_lab.bench.report.summary import Row, Summary
 from forerun_lab.bench.report.wording import (
     ALL,
@@ -25,41 +25,49 @@ FOLDER: Final = Path(__file__).parent
 
 def write(summary: Summary) -> str:
     """The page as HTML."""
-    pages = Environment(
-        loader=FileSystemLoader(FOLDER),
+    found = headline(summary)
+    rows = summary.over_all(summary.temperatures[0]) if summary.rows else ()
+    return (
+        templates(FOLDER)
+        .get_template("page.html")
+        .render(
+            summary=summary,
+            style=(FOLDER / "page.css").read_text(encoding="utf-8"),
+            headline=found,
+            tiles=[] if found.row is None else _tiles(summary, found.row),
+            peer=fastest_peer(summary),
+            looks=looks_of(summary),
+            rows=rows,
+            drafting=[row.contestant for row in rows if sum(row.drafting.accepted_counts[1:])],
+            divided=[row for row in rows if row.shares],
+            timed=[row.contestant for row in rows if row.latency.token_curve_s],
+            of_datasets=lambda temperature: [
+                row for row in summary.rows if row.dataset is not None and row.temperature == temperature
+            ],
+            verdict=verdict_on_texts(summary),
+            circumstances=circumstances(summary),
+            groups=_groups(summary),
+            columns=COLUMNS,
+            bars=_bars,
+            streams=streams,
+            stream_plot=stream_plot,
+            plots=plots,
+            interval=interval,
+            sampling=sampling,
+            speed=speed,
+            times=times,
+        )
+    )
+
+
+def templates(folder: Path) -> Environment:
+    """The templates of a folder. Every value is escaped unless its template says otherwise."""
+    return Environment(
+        loader=FileSystemLoader(folder),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-    )
-    found = headline(summary)
-    rows = summary.over_all(summary.temperatures[0]) if summary.rows else ()
-    return pages.get_template("page.html").render(
-        summary=summary,
-        style=(FOLDER / "page.css").read_text(encoding="utf-8"),
-        headline=found,
-        tiles=[] if found.row is None else _tiles(summary, found.row),
-        peer=fastest_peer(summary),
-        looks={
-            name: Look(number=place, is_peer=summary.kind_of(name) == "peer")
-            for place, name in enumerate(summary.contestants)
-        },
-        rows=rows,
-        drafting=[row.contestant for row in rows if sum(row.drafting.accepted_counts[1:])],
-        timed=[row.contestant for row in rows if row.latency.token_curve_s],
-        of_datasets=lambda temperature: [
-            row for row in summary.rows if row.dataset is not None and row.temperature == temperature
-        ],
-        verdict=verdict_on_texts(summary),
-        circumstances=circumstances(summary),
-        groups=_groups(summary),
-        columns=COLUMNS,
-        bars=_bars,
-        plots=plots,
-        interval=interval,
-        sampling=sampling,
-        speed=speed,
-        times=times,
     )
 
 

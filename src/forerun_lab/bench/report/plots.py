@@ -5,7 +5,7 @@ matplotlib does not support CSS variables, so it draws with placeholder colours,
 
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
@@ -19,8 +19,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from forerun_lab.bench.records.metrics import CURVE_SHARES, SLOW, DraftMeasures
+from forerun_lab.bench.report.bootstrap import Estimate
 from forerun_lab.bench.report.columns import milliseconds
-from forerun_lab.bench.report.summary import Row
+from forerun_lab.bench.report.summary import Row, Summary
 
 TEXT = "#c0ffe0"
 LINES = "#c0ffe1"
@@ -28,6 +29,7 @@ FAINT = "#c0ffe2"
 BAND = "#c0ffe3"
 VARIABLES: Final = {TEXT: "var(--soft)", LINES: "var(--axis)", FAINT: "var(--grid)", BAND: "var(--band)"}
 NUM_COLOURS: Final = 10
+PARTS: Final = {"draft": "#c0fff6", "wait": "#c0fff5", "verify": "#c0fff9", "other": "#c0fff0"}  # of a round
 MARKERS: Final = "osD^vP*Xph"
 PIXEL: Final = 1 / 72  # inches: a point of the plot is then a pixel of the page
 MAX_DEPTH_SHOWN: Final = 12
@@ -85,32 +87,78 @@ class Look:
 Looks = dict[str, Look]
 
 
+def looks_of(summary: Summary) -> Looks:
+    """A look for each contestant, in the order of the report."""
+    return {
+        name: Look(number=number, is_peer=summary.kind_of(name) == "peer")
+        for number, name in enumerate(summary.contestants)
+    }
+
+
 def speeds(rows: Sequence[Row], datasets: Sequence[str], looks: Looks, *, name: str = "speeds") -> str:
     """Bars of tokens/s with intervals, a group for each data set."""
-    names = [name for name in looks if any(row.contestant == name for row in rows)]
-    width = 0.84 / max(len(names), 1)
     with _picture(name, (1040, 340), "Tokens per second by data set and contestant") as (axes, finish):
-        for row in rows:
-            if row.speed is None or row.dataset is None:
-                continue
-            place = names.index(row.contestant)
-            value = row.speed.value
-            low = row.speed.low or row.speed.value
-            high = row.speed.high or row.speed.value
-            axes.bar(
-                datasets.index(row.dataset) + (place - (len(names) - 1) / 2) * width,
-                value,
-                width * 0.88,
-                yerr=[[max(value - low, 0)], [max(high - value, 0)]],
-                color=looks[row.contestant].colour,
-                linewidth=0,
-                ecolor=TEXT,
-                error_kw={"elinewidth": 1.2},
-            )
-        axes.set_xticks(range(len(datasets)), [dataset.replace("_", " ") or "answers" for dataset in datasets])
-        axes.tick_params(axis="x", length=0, labelsize=13)
+        _draw_by_dataset(axes, [(row, row.speed) for row in rows if row.speed], datasets, looks)
         axes.set_ylabel("tokens/s")
-        axes.grid(axis="y")
+    return finish()
+
+
+def tokens_per_round(rows: Sequence[Row], datasets: Sequence[str], looks: Looks, *, name: str = "rounds") -> str:
+    """Bars of tokens per round, a group for each data set."""
+    drawn = [
+        (row, Estimate(value=row.drafting.tokens_per_round, low=None, high=None, num_prompts=row.num_answers))
+        for row in rows
+        if row.drafting.tokens_per_round is not None
+    ]
+    with _picture(name, (1040, 300), "Tokens per round by data set and contestant") as (axes, finish):
+        _draw_by_dataset(axes, drawn, datasets, looks)
+        axes.axhline(1, color=LINES, linewidth=1, linestyle="--")
+        axes.set_ylabel("tokens per round")
+    return finish()
+
+
+def _draw_by_dataset(axes: Axes, values: Sequence[tuple[Row, Estimate]], datasets: Sequence[str], looks: Looks) -> None:
+    """Bars with their intervals, a group for each data set."""
+    names = [name for name in looks if any(row.contestant == name for row, _ in values)]
+    width = 0.84 / max(len(names), 1)
+    for row, estimate in values:
+        if row.dataset is None:
+            continue
+        place = names.index(row.contestant)
+        low = estimate.low or estimate.value
+        high = estimate.high or estimate.value
+        axes.bar(
+            datasets.index(row.dataset) + (place - (len(names) - 1) / 2) * width,
+            estimate.value,
+            width * 0.88,
+            yerr=[[max(estimate.value - low, 0)], [max(high - estimate.value, 0)]],
+            color=looks[row.contestant].colour,
+            linewidth=0,
+            ecolor=TEXT,
+            error_kw={"elinewidth": 1.2},
+        )
+    axes.set_xticks(range(len(datasets)), [dataset.replace("_", " ") or "answers" for dataset in datasets])
+    axes.tick_params(axis="x", length=0, labelsize=13)
+    axes.grid(axis="y")
+
+
+def time_of_a_round(rows: Sequence[Row]) -> str:
+    """Where the milliseconds of a mean round go."""
+    known = [(row, row.shares, 1e3 * row.latency.round_s) for row in rows if row.shares and row.latency.round_s]
+    names = [row.contestant for row, _, _ in known]
+    with _picture("parts", (1040, 80 + 32 * len(known)), "Milliseconds of a round by what they are spent on") as (
+        axes,
+        finish,
+    ):
+        ends = np.zeros(len(known))
+        for part, colour in PARTS.items():
+            lengths = np.array([getattr(shares, part) * round_ms for _, shares, round_ms in known])
+            axes.barh(names, lengths, 0.62, left=ends, color=colour, linewidth=0, label=part)
+            ends += lengths
+        axes.invert_yaxis()
+        axes.set_xlabel("milliseconds of a mean round")
+        axes.grid(axis="x")
+        axes.figure.legend(loc="outside upper left", ncols=len(PARTS), frameon=False)
     return finish()
 
 
@@ -165,6 +213,46 @@ def latencies(rows: Sequence[Row], looks: Looks) -> str:
         axes.xaxis.set_minor_formatter(FuncFormatter(_minor))
         axes.grid(axis="x", which="both")
         _percent(axes.yaxis)
+    return finish()
+
+
+def ranking(bars: Sequence[tuple[str, float, float, float]], marks: Sequence[float | None]) -> str:
+    """Horizontal bars of tokens/s: name, value and the ends of its interval; and a mark where a published value is."""
+    with _picture("ranking", (1040, 60 + 26 * len(bars)), "Tokens per second") as (axes, finish):
+        for place, (_, value, low, high) in enumerate(bars):
+            axes.barh(
+                place,
+                value,
+                0.66,
+                color="#c0fff1",
+                linewidth=0,
+                xerr=[[value - low], [high - value]],
+                ecolor=TEXT,
+                error_kw={"elinewidth": 1.2},
+            )
+            mark = marks[place]
+            if mark is not None:
+                axes.plot([mark, mark], [place - 0.42, place + 0.42], color="#c0fff5", linewidth=3)
+                axes.text(mark, place - 0.44, " published", fontsize=10, va="center")
+        axes.set_yticks(range(len(bars)), [name for name, *_ in bars])
+        axes.invert_yaxis()
+        axes.set_xlabel("tokens/s")
+        axes.grid(axis="x")
+    return finish()
+
+
+def curves(found: Mapping[str, Sequence[tuple[float, float]]]) -> str:
+    """Matchness by the number of candidates scored, a step line for each search."""
+    with _picture("curves", (1040, 300), "Matchness by candidates scored") as (axes, finish):
+        for place, (name, points) in enumerate(found.items(), start=1):
+            x = [0.0, *(steps for steps, _ in points)]
+            y = [0.0, *(matchness for _, matchness in points)]
+            axes.step(x, y, where="post", color=f"#c0fff{place}", linewidth=2, label=name)
+        axes.set_ylim(0, 1.02)
+        axes.set_xlabel("candidates scored")
+        axes.set_ylabel("best matchness")
+        axes.grid(axis="y")
+        axes.legend(frameon=False, loc="lower right")
     return finish()
 
 

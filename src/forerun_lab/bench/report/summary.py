@@ -4,6 +4,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
@@ -13,9 +14,11 @@ from forerun_lab.bench.records.answers import Record
 from forerun_lab.bench.records.metrics import DraftMeasures, Exactness, Latency, MeanSpeed, TimeShares
 from forerun_lab.bench.records.run_folder import RecordedRun, left_out, read_files, read_folder, with_baseline
 from forerun_lab.bench.report.bootstrap import Estimate, estimate
+from forerun_lab.bench.report.streams import Stream, streams_of
 
 NONE: Final = "none"
 VERSION: Final = 2  # of report.json
+IDLE: Final = 1.005  # tokens per round: fewer are shown as 1.00
 PromptKeyT = TypeVar("PromptKeyT")
 SpeedKind = Literal["decode", "whole"]
 SPEED_OF: Final[Mapping[SpeedKind, metrics.SpeedOf]] = {
@@ -41,6 +44,8 @@ class Row:
         dataset: None for the row over all data sets.
         speed: all tokens over all the time they took, in tokens/s of the summary's kind, each prompt at the median over
             its repeats; None if it is not known.
+        is_idle: whether it should have drafted and no drafted token was accepted, or hardly one. It decodes plainly
+            then, and a ratio above 1 is noise, whatever its interval.
         slow_tokens_per_s: the 5th percentile over prompts, of the same kind.
         ratio: the time that the baseline would have taken for these tokens, prompt by prompt, over the time they took;
             None without a baseline, and for the baseline itself.
@@ -61,6 +66,7 @@ class Row:
     num_answers: int
     num_tokens: int
     speed: Estimate | None
+    is_idle: bool
     slow_tokens_per_s: float | None
     ratio: Estimate | None
     mean_ratio: Estimate | None
@@ -75,6 +81,11 @@ class Row:
     floor_token_s: float | None
     prompts: tuple[PromptSpeed, ...]
 
+    @property
+    def is_gain(self) -> bool:
+        """Whether it is faster than the baseline: beyond noise, and by drafts."""
+        return not self.is_idle and self.ratio is not None and self.ratio.low is not None and self.ratio.low > 1.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
@@ -84,11 +95,13 @@ class Summary:
         speed_kind: "decode" excludes the prefill; "whole" is used if a contestant's arrival times are unknown.
         baseline: the contestant that ratios refer to; None if there is none.
         about: the contents of run.json.
+        streams: the contestants that search for what their drafts skip, request by request.
     """
 
     speed_kind: SpeedKind
     baseline: str | None
     rows: tuple[Row, ...]
+    streams: tuple[Stream, ...] = ()
     about: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -161,6 +174,7 @@ def summarise_run(run: RecordedRun, *, baseline: str | None) -> Summary:
         speed_kind=kind,
         baseline=baseline,
         rows=tuple(rows),
+        streams=streams_of(run.records, baseline, SPEED_OF[kind]),
         about=run.about,
         notes=tuple(_gaps(groups)),
     )
@@ -220,6 +234,7 @@ def _row(
         num_answers=len(records),
         num_tokens=sum(turn.num_new_tokens for record in records for turn in record.turns),
         speed=estimate(*totals(tokens, speeds)) if speeds else None,
+        is_idle=(drafting.tokens_per_round or inf) < IDLE and should_draft(contestant, kinds),
         slow_tokens_per_s=by_kind[kind].slow,
         ratio=estimate(*times_taken(tokens, base, speeds, common)) if common else None,
         mean_ratio=estimate([speeds[key] for key in common], [base[key] for key in common]) if common else None,
@@ -247,6 +262,11 @@ def plain_of(contestant: str, kinds: Mapping[str, str]) -> str:
     if kinds.get(contestant) == "peer":
         return next((name for name in kinds if contestant.startswith(f"{name}_")), "")
     return NONE if kinds.get(contestant) and contestant != NONE else ""
+
+
+def should_draft(contestant: str, kinds: Mapping[str, str]) -> bool:
+    """Whether a contestant drafts, as far as its name and its kind tell."""
+    return contestant != NONE and (kinds.get(contestant) != "peer" or plain_of(contestant, kinds) != "")
 
 
 def totals(tokens: Mapping[PromptKeyT, int], speeds: Mapping[PromptKeyT, float]) -> tuple[list[float], list[float]]:

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from forerun_lab.bench.report.columns import MAIN_COLUMNS, TIMES, UNKNOWN, interval, speed, times
 from forerun_lab.bench.report.compare import Comparison
+from forerun_lab.bench.report.streams import TITLES, Stream, phase_cells, title_of
 from forerun_lab.bench.report.summary import Row, Summary
 from forerun_lab.bench.report.wording import ALL, fastest, headline, sampling, verdict_on_texts
 
@@ -59,6 +60,10 @@ def _tables(summary: Summary) -> Iterator[RenderableType]:
                 f"{TIMES} baseline (tokens/s) by data set" if summary.baseline else "tokens/s by data set", temperature
             )
             yield _by_dataset(summary, temperature)
+    for stream in summary.streams:
+        yield Text("")
+        yield Text(title_of(stream), style="bold cyan")
+        yield _phases(stream)
     yield Text("")
 
 
@@ -77,6 +82,15 @@ def _main_table(rows: Sequence[Row]) -> Table:
     for row in rows:
         cells = [Text(row.contestant), *(Text(column.cell(row)) for column in MAIN_COLUMNS)]
         table.add_row(*cells, style="bold" if row is best else None)
+    return table
+
+
+def _phases(stream: Stream) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 1))
+    for number, title in enumerate(TITLES):
+        table.add_column(title, justify="right" if number else "left")
+    for cells in phase_cells(stream):
+        table.add_row(*cells)
     return table
 
 

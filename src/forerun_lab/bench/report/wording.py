@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from forerun_lab.bench.report.bootstrap import MIN_PROMPTS
 from forerun_lab.bench.report.columns import TIMES, interval, speed, times
 from forerun_lab.bench.report.summary import NONE, Row, Summary
 
@@ -22,21 +23,29 @@ class Headline:
 
 
 def headline(summary: Summary) -> Headline:
-    """The fastest drafter over all data sets at the lowest temperature, compared with the baseline."""
+    """The fastest drafter over all data sets at the lowest temperature, compared with the baseline.
+
+    A gain is named only if its whole interval is above 1 and drafted tokens were accepted.
+    """
     rows = _first_ranking(summary)
     candidates = [row for row in rows if row.contestant != summary.baseline]
     ours = [row for row in candidates if summary.kind_of(row.contestant) != "peer"] or candidates
     if not ours:
         text = "One contestant, nothing to compare with" if rows else "No answers yet"
         return Headline(text=text, detail=_detail(summary, rows[0]) if rows else "", row=rows[0] if rows else None)
-    best = ours[0]
+    versus = "plain decoding" if summary.baseline == NONE else str(summary.baseline)
+    best = next((row for row in ours if row.is_gain), fastest(ours) or ours[0])
     if best.ratio is None:
         value = speed(best.speed.value if best.speed else None)
-        return Headline(text=f"{best.contestant}: {value} tokens/s", detail=_detail(summary, best), row=best)
-    versus = "plain decoding" if summary.baseline == NONE else str(summary.baseline)
-    text = f"{best.contestant} writes {times(best.ratio)} as fast as {versus}"
-    if best.ratio.low is not None and best.ratio.low < 1.0 < (best.ratio.high or 1.0):
-        text += ", which may be chance"
+        text = f"{best.contestant}: {value} tokens/s"
+    elif best.is_gain:
+        text = f"{best.contestant} writes {times(best.ratio)} as fast as {versus}"
+    elif all(row.is_idle for row in ours):
+        text = f"No drafted token was accepted, so nothing is faster than {versus}"
+    elif best.ratio.low is None:
+        text = f"Too few prompts to say what is faster than {versus}: at least {MIN_PROMPTS} are needed"
+    else:
+        text = f"Nothing is faster than {versus} beyond noise"
     return Headline(text=text, detail=_detail(summary, best), row=best)
 
 
@@ -51,8 +60,10 @@ def ranked(rows: Sequence[Row]) -> list[Row]:
 
 
 def fastest(rows: Sequence[Row]) -> Row | None:
-    """The row with the highest tokens/s; None if no speed is known."""
-    return next((row for row in ranked(rows) if row.speed), None)
+    """The row with the highest tokens/s, except those whose lead is noise because they accepted nothing; None if no
+    speed is known.
+    """
+    return next((row for row in ranked(rows) if row.speed and not row.is_idle), None)
 
 
 def sampling(temperature: float) -> str:
@@ -135,8 +146,12 @@ def _first_ranking(summary: Summary) -> list[Row]:
 
 
 def _detail(summary: Summary, row: Row) -> str:
-    parts = [f"95 % interval {interval(row.ratio)}{TIMES}"] if row.ratio and row.ratio.low is not None else []
-    if row.mean_ratio is not None:
+    parts = []
+    if row.ratio is not None and not row.is_gain:
+        parts.append(f"{row.contestant} {times(row.ratio)}" + ", which drafted nothing" * row.is_idle)
+    if row.ratio is not None and row.ratio.low is not None:
+        parts.append(f"95 % interval {interval(row.ratio)}{TIMES}")
+    if row.mean_ratio is not None and row.is_gain:
         parts.append(f"mean of speeds {times(row.mean_ratio)}")
     num_prompts = row.speed.num_prompts if row.speed else 0
     num_sets = len(summary.datasets)

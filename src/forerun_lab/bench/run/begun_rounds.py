@@ -39,9 +39,9 @@ class BegunRounds:
         while isinstance(drafter, ReadsText) and drafter.prefill():
             pass
 
-    def begin_round(self, rest: Sequence[int]) -> bool:
+    def start_round(self, rest: Sequence[int]) -> bool:
         """Propose before these tokens of the answer. True if the drafter learns from the target's result."""
-        self._budget.begin_round(self._budget.verify_width)
+        self._budget.start_round(self._budget.verify_width)
         tree = self._budget.cut(self._drafter.propose(self._budget))
         self.trees.append(tree)
         if self._num_left:
@@ -78,23 +78,23 @@ class HeldVerdict:
     def extend(self, inputs: ForwardInput) -> ForwardInput:
         raise AssertionError("it adds no rows")
 
-    def observe(self, logits_EV: Tensor) -> None:
+    def told_logits(self, logits_EV: Tensor) -> None:
         raise AssertionError("it adds no rows")
 
-    def observe_features(self, place: int, features: Tensor) -> None:
+    def told_features(self, place: int, features: Tensor) -> None:
         raise AssertionError("it asks for no features")
 
-    def observe_successors(self, tree: TokenTree, successors: TopK) -> None:
+    def told_successors(self, tree: TokenTree, successors: TopK) -> None:
         self._held = tree, successors
 
     def tell(self) -> None:
         """Pass the result to the drafter, once."""
         if self._held is not None and self._drafter is not None:
-            self._drafter.observe_successors(*self._held)
+            self._drafter.told_successors(*self._held)
             self._held = None
 
 
-def begin_everywhere(
+def propose_everywhere(
     target: Verifier,
     drafters: Mapping[str, Drafter],
     prompt_ids: Sequence[int],
@@ -113,7 +113,7 @@ def begin_everywhere(
     every = [BegunRounds(drafter, prompt_ids, params, noise) for drafter in drafters.values()]
     for place, token_id in enumerate(token_ids):
         root = TokenTree(target.root)
-        learning = [begun for begun in every if begun.begin_round(token_ids[place:])]
+        learning = [begun for begun in every if begun.start_round(token_ids[place:])]
         for begun in learning:  # only now, as draft passes may drop the rows of others
             begun.verify(target)
         if not learning:

@@ -2,23 +2,22 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import sleep
 from typing import Any, Final
 
-from forerun.core.config import EngineConfig, SamplingParams
+from forerun.core.config import SamplingParams
 from forerun.core.errors import ConfigError, ForerunError
-from forerun_lab.bench.peers.catalogue import PEERS, RENAMED, find_peer, open_peer
+from forerun_lab.bench.peers.catalogue import open_peer
 from forerun_lab.bench.peers.messages import PeerPlan
 from forerun_lab.bench.records.answers import Contestant
 from forerun_lab.bench.records.run_folder import RunFolder
 from forerun_lab.bench.records.run_plan import RunPlan
-from forerun_lab.bench.run.drafters import GRIDS, DrafterContestant
+from forerun_lab.bench.run.drafters import DrafterContestant
+from forerun_lab.bench.run.entrants import Entrant, Settings, grid_of, with_settings
 from forerun_lab.bench.run.interleaved import PAUSE_S, warm_up
 
 CLEARLY: Final = 1.01  # keep the default unless another setting is faster by this factor
-
-Settings = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,14 +25,13 @@ class Candidates:
     """Opens contestants for a run.
 
     Args:
-        config, draft: of our drafters; see `DrafterContestant`.
+        entrants: our drafters, by label.
         tuning_prompts: token ids of prompts that are not measured.
     """
 
     plan: RunPlan
     folder: RunFolder
-    config: EngineConfig
-    draft: str | None
+    entrants: Mapping[str, Entrant]
     peers: PeerPlan
     tuning_prompts: Sequence[Sequence[int]]
 
@@ -47,12 +45,13 @@ class Candidates:
         return self._open_with(name, self._choose(name, temperature) if known is None else known)
 
     def _open_with(self, name: str, settings: Settings) -> Contestant:
-        if name in GRIDS:
-            return DrafterContestant(name, self.config, settings, draft=self.draft)
+        if name in self.entrants:
+            config = self.entrants[name].config
+            return DrafterContestant(name, replace(config, drafter=with_settings(config.drafter, settings)))
         return open_peer(name, self.peers, settings)
 
     def _choose(self, name: str, temperature: float) -> Settings:
-        grid = grid_of(name)
+        grid = self.entrants[name].grid if name in self.entrants else grid_of(name)
         if not self.plan.tune or len(grid) == 1:
             self.folder.choose(name, temperature, grid[0], [])
             return grid[0]
@@ -65,19 +64,6 @@ class Candidates:
             raise ConfigError(best.trouble)
         self.folder.choose(name, temperature, best.settings, [trial.to_json() for trial in trials])
         return best.settings
-
-
-def grid_of(name: str) -> Sequence[Settings]:
-    """The settings among which a contestant is tuned, its defaults first.
-
-    Raises:
-        ConfigError: there is no such contestant.
-    """
-    if name in GRIDS:
-        return GRIDS[name]
-    if name in PEERS or name in RENAMED:
-        return find_peer(name).grid
-    raise ConfigError(f"there is no contestant {name!r}: drafters are {', '.join(GRIDS)}; peers {', '.join(PEERS)}")
 
 
 @dataclass(kw_only=True)

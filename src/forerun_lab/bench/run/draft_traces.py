@@ -22,7 +22,7 @@ from forerun.sampling.noise import KeyedNoise
 from forerun.sampling.sample import LogitShaper, topk
 from forerun.text.prompt import Prompt
 from forerun.text.vocabulary import require_match
-from forerun_lab.bench.run.begun_rounds import begin_everywhere
+from forerun_lab.bench.run.begun_rounds import propose_everywhere
 from forerun_lab.planner.trace import LAYER_SKIP, AnswerTrace, Ids, LogProbs
 
 NUM_CHILDREN: Final = 8  # recorded for every token, as many as a drafter is likely to use
@@ -123,7 +123,7 @@ class Recorder:
         noise = self._noise(params, engine.config.device)
         with engine.verifier_after(trace.prompt_ids, params) as target:
             trees = engine.cores.run(
-                lambda: begin_everywhere(target, self._drafters, trace.prompt_ids, trace.token_ids, params, noise)
+                lambda: propose_everywhere(target, self._drafters, trace.prompt_ids, trace.token_ids, params, noise)
             )
         skipping = trees.pop(LAYER_SKIP, ())  # of one level
         return replace(

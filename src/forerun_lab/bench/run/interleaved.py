@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import itemgetter
 from time import sleep, time
 from typing import Final
 
@@ -14,7 +15,8 @@ from forerun_lab.bench.data.questions import Question
 from forerun_lab.bench.records.answers import Contestant, Match, Record, Turn
 from forerun_lab.bench.records.run_folder import RunFolder
 from forerun_lab.bench.records.run_plan import RunPlan
-from forerun_lab.bench.run.drafters import NONE, DrafterContestant
+from forerun_lab.bench.run.drafters import DrafterContestant
+from forerun_lab.bench.run.entrants import NONE
 
 PAUSE_S: Final = 0.02  # lets the last contestant's threads stop spinning
 WARM_UP_TOKENS: Final = 32
@@ -43,7 +45,7 @@ class BenchRun:
 
     Runs are interleaved: all contestants answer a question before the next one is asked. `none` is first, and the
     order of the others is rotated by one with each question and each repeat. The data sets alternate too, so that a
-    slowdown of the machine affects all rows of the report.
+    slowdown of the machine affects all rows of the report, unless the plan has task after task.
     """
 
     def __init__(
@@ -78,18 +80,16 @@ class BenchRun:
                 self._close_all()
 
     def _groups(self, temperature: float) -> Iterator[Group]:
-        longest = max(map(len, self._questions.values()), default=0)
+        order = [
+            (dataset, number, question)
+            for dataset, questions in self._questions.items()
+            for number, question in enumerate(questions)
+        ]
+        if not self._plan.task_after_task:
+            order.sort(key=itemgetter(1))  # which keeps the order of the sets
         for repeat in range(self._plan.repeats):
-            for number in range(longest):
-                for dataset, questions in self._questions.items():
-                    if number < len(questions):
-                        yield Group(
-                            dataset=dataset,
-                            question=questions[number],
-                            number=number,
-                            repeat=repeat,
-                            temperature=temperature,
-                        )
+            for dataset, number, question in order:
+                yield Group(dataset=dataset, question=question, number=number, repeat=repeat, temperature=temperature)
 
     def _missing(self, group: Group) -> list[str]:
         """The contestants that have not answered yet: `none` first, the others in this group's order."""

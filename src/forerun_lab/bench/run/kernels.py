@@ -12,7 +12,7 @@ from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError, require
 from forerun.core.threads import on_threads
 from forerun.engine.model_loading import Checkpoint
-from forerun.engine.placement import allowed_threads
+from forerun.engine.threads_and_cores import allowed_threads
 from forerun_lab.bench.records.kernel_costs import KernelCosts
 from forerun_lab.bench.run.kernel_times import CONTEXT, Measurement, OnStep
 from forerun_lab.bench.run.machine import describe_machine, foreign_load

@@ -1,7 +1,7 @@
 """Turn the flags of `forerun bench run` into a run."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -10,21 +10,24 @@ import torch
 
 from forerun.checkpoints.open import open_source
 from forerun.core.affinity import usable_cores
-from forerun.core.config import EngineConfig, SamplingParams
-from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET
+from forerun.core.config import AUTO_DEVICE, EngineConfig, SamplingParams
+from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET, Parallel
 from forerun.core.errors import ConfigError
 from forerun.core.pace import read_device
+from forerun.engine.device import settle_device
+from forerun.engine.drafters import draft_device
 from forerun.engine.model_loading import Checkpoint, resolve_max_length
-from forerun.engine.placement import allowed_threads
+from forerun.engine.shared_model import device_of
+from forerun.engine.threads_and_cores import allowed_threads
 from forerun_lab.bench.data.datasets import Dataset, load_dataset
 from forerun_lab.bench.data.prompts import Reader, spread
 from forerun_lab.bench.data.questions import Question
 from forerun_lab.bench.peers.messages import PeerPlan
 from forerun_lab.bench.records.run_folder import NAME, RunFolder
 from forerun_lab.bench.records.run_plan import RunPlan
-from forerun_lab.bench.run.candidates import Candidates, grid_of
+from forerun_lab.bench.run.candidates import Candidates
 from forerun_lab.bench.run.ceilings import bytes_per_step, measure_ceilings
-from forerun_lab.bench.run.drafters import GRIDS, NONE
+from forerun_lab.bench.run.entrants import GRIDS, Entrant, grid_of
 from forerun_lab.bench.run.interleaved import BenchRun, Progress
 from forerun_lab.bench.run.machine import describe_machine, foreign_load
 
@@ -37,7 +40,9 @@ class RunRequest:
     """The flags of a run.
 
     Args:
-        config: target, dtype, device, threads, context and exactness.
+        entrants: the drafters of this engine, plain decoding first.
+        draft: the draft model, of peers too.
+        sampling: all sampling parameters but the temperature; the seed is that of the first question.
         data: names of data sets, or question files.
         data_folder: searched for data sets before anything is downloaded.
         cache: folder for downloads.
@@ -45,54 +50,73 @@ class RunRequest:
         commands: command line that starts the server, by peer.
     """
 
-    config: EngineConfig
+    entrants: tuple[Entrant, ...]
     draft: str | None
-    drafters: tuple[str, ...]
     peers: tuple[str, ...]
     data: tuple[str, ...]
     num_prompts: int
     temperatures: tuple[float, ...]
     repeats: int
-    max_new_tokens: int
-    seed: int
-    ignore_eos: bool
+    sampling: SamplingParams
     tune: bool
     out: Path
     cache: Path
     data_folder: Path | None = None
+    task_after_task: bool = False
     urls: Mapping[str, str] = field(default_factory=dict)
     commands: Mapping[str, str] = field(default_factory=dict)
     command: str = ""
 
     def __post_init__(self) -> None:
-        for name in (*self.drafters, *self.peers):
+        for name in self.peers:
             grid_of(name)  # raises if the name is unknown
+            if name in GRIDS:
+                raise ConfigError(f"{name} is a drafter: name it with --drafters")
         for temperature in self.temperatures:  # raises if a value is invalid
-            SamplingParams(temperature=temperature, max_new_tokens=max(1, self.max_new_tokens), seed=self.seed)
+            replace(self.sampling, temperature=temperature)
         shown = tuple(f"{temperature:g}" for temperature in self.temperatures)  # as in the names of files
-        for name, values in (
-            ("--drafters", self.drafters),
-            ("--peers", self.peers),
-            ("--data", self.data),
-            ("--temperature", shown),
-        ):
+        for name, values in (("--peers", self.peers), ("--data", self.data), ("--temperature", shown)):
             if len(set(values)) < len(values):
                 raise ConfigError(f"{name} {','.join(values)} names one twice: name each once")
         for flag, servers in (("--url", self.urls), ("--serve", self.commands)):
             for name in servers:
                 if name not in self.peers:
                     raise ConfigError(f"{flag} is given for {name!r}, which is not a peer here: add it to --peers")
-        misplaced = [name for name in self.peers if name in GRIDS] + [
-            name for name in self.drafters if name not in GRIDS
-        ]
-        if misplaced:
-            raise ConfigError(
-                f"{misplaced[0]} is a drafter: name it with --drafters"
-                if misplaced[0] in GRIDS
-                else f"{misplaced[0]} is a peer: name it with --peers"
-            )
         if min(self.num_prompts, self.repeats, self.max_new_tokens, len(self.data), len(self.temperatures)) < 1:
             raise ConfigError("a run needs at least one data set, prompt, temperature, repeat and new token")
+        for entrant in self.entrants:
+            require_stated_gpu(entrant)
+
+    @property
+    def config(self) -> EngineConfig:
+        """The engine of plain decoding."""
+        return self.entrants[0].config
+
+    @property
+    def max_new_tokens(self) -> int:
+        return self.sampling.max_new_tokens or 0
+
+    def with_engines(self, change: Callable[[EngineConfig], EngineConfig]) -> "RunRequest":
+        """The same with another engine for each entrant."""
+        return replace(
+            self, entrants=tuple(replace(entrant, config=change(entrant.config)) for entrant in self.entrants)
+        )
+
+
+def require_stated_gpu(entrant: Entrant) -> None:
+    """Raise ConfigError for a parallel drafter that would share the target's GPU although there are others, since this
+    is what a user of several GPUs does not mean."""
+    config = entrant.config
+    drafter = config.drafter
+    device = read_device(config.device).torch_device
+    if not isinstance(drafter, Parallel) or drafter.address is not None or not device.startswith("cuda"):
+        return
+    num_gpus = torch.cuda.device_count()
+    if drafter.device is None and draft_device(drafter, config) == config.device and num_gpus > 1:
+        raise ConfigError(
+            f"{entrant.label} would draft on {device}, the target's own GPU, and there are {num_gpus}: give "
+            f"--draft-device {device_of(device, 1)}, or --draft-device {device} to share it"
+        )
 
 
 def play(
@@ -104,6 +128,7 @@ def play(
         on_data: called with every data set and the number of its questions that are too long for the context.
         on_progress: called with the number of answers; returns the function to call for each.
     """
+    request = request.with_engines(lambda config: settle_device(config) if config.device == AUTO_DEVICE else config)
     checkpoint = Checkpoint.open(open_source(request.config.target), request.config)
     reader = Reader(
         tokenizer=checkpoint.source.tokenizer(), max_length=resolve_max_length(request.config, checkpoint.spec)
@@ -111,7 +136,8 @@ def play(
     measured, others = choose_questions(request, reader, on_data)
     num_threads = allowed_threads(request.config.num_threads, usable_cores())
     torch.set_num_threads(num_threads)
-    plan = plan_of(request, measured, num_threads)
+    request = request.with_engines(lambda config: replace(config, num_threads=config.num_threads or num_threads))
+    plan = plan_of(request, measured)
     # The cache of a peer is as long as the longest conversation and no longer, since some peers read all of it.
     questions = [*others, *chain(*measured.values())]
     max_length = max(reader.room_for(question, request.max_new_tokens) for question in questions)
@@ -126,8 +152,7 @@ def play(
     candidates = Candidates(
         plan=plan,
         folder=folder,
-        config=replace(request.config, num_threads=num_threads),
-        draft=request.draft,
+        entrants={entrant.label: entrant for entrant in request.entrants},
         peers=peers,
         tuning_prompts=[reader.prompt_after(question, ()) for question in others],
     )
@@ -157,20 +182,19 @@ def choose_questions(
     return measured, by_turns[:NUM_TUNING_PROMPTS]
 
 
-def plan_of(request: RunRequest, questions: Mapping[str, Sequence[Question]], num_threads: int) -> RunPlan:
+def plan_of(request: RunRequest, questions: Mapping[str, Sequence[Question]]) -> RunPlan:
     """The settings that define the run."""
-    known = {
-        item.name: getattr(source, item.name)
-        for source in (request.config, request)
-        for item in fields(source)
-        if item.name in {planned.name for planned in fields(RunPlan)}
-    }
-    known |= {
-        "drafters": (NONE, *(name for name in request.drafters if name != NONE)),
-        "questions": {name: tuple(question.question_id for question in rows) for name, rows in questions.items()},
-        "num_threads": num_threads,
-    }
-    return RunPlan(**known)
+    return RunPlan(
+        config=request.config,
+        sampling=request.sampling,
+        draft=request.draft,
+        drafters={entrant.label: entrant.config for entrant in request.entrants},
+        peers=request.peers,
+        questions={name: tuple(question.question_id for question in rows) for name, rows in questions.items()},
+        temperatures=request.temperatures,
+        repeats=request.repeats,
+        tune=request.tune,
+    )
 
 
 def measure_limits(request: RunRequest, checkpoint: Checkpoint) -> dict[str, Any]:
@@ -182,7 +206,9 @@ def measure_limits(request: RunRequest, checkpoint: Checkpoint) -> dict[str, Any
     return {
         "ceilings": asdict(ceilings),
         "floor": None
-        if placement.is_paced or checkpoint.has_codes  # bytes_per_step does not support codes
+        if placement.is_paced
+        or checkpoint.has_codes  # bytes_per_step does not support codes
+        or request.config.target_ranks > 1  # each rank reads its part
         else {
             "bytes_per_step": num_bytes,
             "bytes_per_s": (ceilings.cached_read if is_cached else ceilings.read).median,

@@ -129,7 +129,7 @@ def measure_rounds(
         fill_cache(runner, context)
     plan = RoundPlan(draft=sides[1], shape=fixed(verify_width, draft_width, depth), policy=UNPRUNED)
     played = DeviceRounds(sides[0], plan)
-    played.begin(SamplingParams(temperature=0.0), 0)
+    played.set_request(SamplingParams(temperature=0.0), 0)
     text = [1] * (context + 1)
     executors = (played.target.executor, sides[1].executor)
     num_splits = num_splits_for(context)

@@ -54,7 +54,7 @@ class RequestSettings(NamedTuple):
             seen=torch.zeros(vocab_size, dtype=torch.int32, device=device),
         )
 
-    def begin(self, params: SamplingParams, prompt_ids: Sequence[int], written_ids: Sequence[int]) -> None:
+    def set_request(self, params: SamplingParams, prompt_ids: Sequence[int], written_ids: Sequence[int]) -> None:
         """Set a request's values.
 
         Args:

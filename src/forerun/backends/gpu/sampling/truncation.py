@@ -56,7 +56,7 @@ class Filters(NamedTuple):
             log_min_p=torch.full((1,), -math.inf, device=device),
         )
 
-    def begin(self, params: SamplingParams, vocab_size: int) -> None:
+    def set_request(self, params: SamplingParams, vocab_size: int) -> None:
         """Set a request's filters."""
         self.top_k.fill_(params.top_k if params.top_k < vocab_size else 0)
         self.top_p.fill_(params.top_p)
@@ -81,7 +81,7 @@ def truncated(scores_TV: Tensor, params: SamplingParams) -> Tensor:
     """
     num_rows, vocab_size = scores_TV.shape
     filters = Filters.on(scores_TV.device)
-    filters.begin(params, vocab_size)
+    filters.set_request(params, vocab_size)
     rows = ScoreRows.over(scores_TV.clone(), num_rows=num_rows, num_columns=vocab_size)
     padded_TV = functional.pad(rows.scores, (0, -vocab_size % LEADER_BLOCK), value=-torch.inf)
     rows.tile_bests.copy_(padded_TV.view(num_rows, -1, LEADER_BLOCK).amax(-1))

@@ -133,8 +133,8 @@ class DeviceTree:
         assert rows.max_rows >= num_rows, f"{rows.max_rows} rows where {num_rows} are needed"
         assert rows.max_tree_slots >= num_rows * self.shape.stride, f"{rows.max_tree_slots} tree slots are too few"
 
-    def begin(self, *, root: int, committed: int, draft_committed: int) -> None:
-        """Begin with only `root`, for which neither cache has a row yet.
+    def reset(self, *, root: int, committed: int, draft_committed: int) -> None:
+        """Start with only `root`, for which neither cache has a row yet.
 
         Args:
             committed: tokens of the text in the target's cache, which are all those before the root.

@@ -5,9 +5,9 @@ import torch
 
 from forerun import ConfigError, EngineConfig, NoDrafter, Parallel
 from forerun.core.pace import Pace
-from forerun.engine import placement
+from forerun.engine import threads_and_cores
 from forerun.engine.drafters import draft_device
-from forerun.engine.placement import CorePlacement
+from forerun.engine.threads_and_cores import CorePlacement
 
 
 def pace(milliseconds: float) -> Pace:
@@ -16,8 +16,8 @@ def pace(milliseconds: float) -> Pace:
 
 @pytest.fixture
 def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placement, "own_cores", lambda: list(range(8)))
-    monkeypatch.setattr(placement, "usable_cores", lambda: 8)
+    monkeypatch.setattr(threads_and_cores, "own_cores", lambda: list(range(8)))
+    monkeypatch.setattr(threads_and_cores, "usable_cores", lambda: 8)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
 
 
@@ -86,8 +86,8 @@ def test_a_serial_drafter_and_one_elsewhere_keep_nobody_from_any_core() -> None:
 
 def cores(monkeypatch: pytest.MonkeyPatch, *, usable: int, of: int) -> None:
     """A process that may run on so many cores, and whose quota pays for less."""
-    monkeypatch.setattr(placement, "own_cores", lambda: list(range(of)))
-    monkeypatch.setattr(placement, "usable_cores", lambda: usable)
+    monkeypatch.setattr(threads_and_cores, "own_cores", lambda: list(range(of)))
+    monkeypatch.setattr(threads_and_cores, "usable_cores", lambda: usable)
     monkeypatch.setattr(torch, "get_num_threads", lambda: of)
 
 

@@ -1,0 +1,297 @@
+"""forerun bench paper: a paper's tables and ablations, on this machine, paced, or projected."""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from forerun.checkpoints.short_names.catalogue import find_named
+from forerun.cli.declare import option, output, with_flags_of, with_options
+from forerun.cli.failures import find_draft_model, find_model, say
+from forerun.cli.progress import progress
+from forerun.core.config import EngineConfig
+from forerun.core.drafter_config import BUILTIN_TARGET
+from forerun.core.errors import require
+from forerun.core.places import cache_folder
+from forerun_lab.cli.bench_report import has_matplotlib
+from forerun_lab.cli.bench_run import names, progress_bar, say_data
+
+if TYPE_CHECKING:
+    from forerun_lab.papers.experiments import Contest
+    from forerun_lab.papers.play import PaperRequest
+    from forerun_lab.papers.report import Section
+    from forerun_lab.planner.roofline import Machine
+    from forerun_lab.planner.swiftspec import Pair
+
+PAPERS: Final = ("swiftspec", "swift")
+HOWS: Final = {"swiftspec": ("paced", "projected"), "swift": ("measured",)}
+KNOWN_SOURCES: Final = ("measured", "paced", "projected")
+SMALL: Final = "smollm2"  # taken if it is on this machine already
+ALL: Final = "all"
+QUICK_PROMPTS: Final = 8  # in all, but at least one from each data set
+QUICK_TOKENS: Final = 48
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What was found."""
+
+    title: str
+    sections: Sequence["Section"]
+    notes: Sequence[str]
+
+
+@with_flags_of(panel="What stands for the paper's models and data")
+class StandIns:
+    """Models and questions."""
+
+    target: Annotated[
+        str | None, option("--target", help="The target that runs here [smollm2 if it is here, else builtin].")
+    ] = None
+    draft: Annotated[str | None, option("--draft", help="Its draft model [the known draft].")] = None
+    data: Annotated[str | None, option("--data", help="Data sets, separated by commas [the paper's].")] = None
+    data_folder: Annotated[Path | None, option("--data-folder", help="Holds NAME/question.jsonl of each data set.")] = (
+        None
+    )
+    num_prompts: Annotated[int, option("--num-prompts", help="Questions from each data set.")] = 10
+    max_new_tokens: Annotated[int, option("--max-new-tokens", "-n", help="Tokens per answer.")] = 128
+
+
+@with_flags_of(EngineConfig, panel="Machine", only=("dtype", "weights", "device", "num_threads", "target_ranks"))
+class Here:
+    """The engines that run at this machine's speed."""
+
+    draft_ranks: Annotated[int, option("--draft-ranks", help="Processes or GPUs that share the draft.")] = 1
+
+
+@with_options(StandIns, Here)
+def paper(
+    stand_ins: StandIns,
+    here: Here,
+    name: Annotated[str, typer.Argument(metavar="PAPER", help="swiftspec or swift.")],
+    out: Annotated[
+        Path, output("--out", "-o", metavar="FOLDER", help="Folder of the results; an interrupted run is continued.")
+    ],
+    pair: Annotated[
+        str,
+        option("--pair", help="SwiftSpec's models: llama3.3, llama3, deepseek, qwen2, r1-qwen, r1-llama, or all."),
+    ] = "llama3",
+    model: Annotated[
+        str,
+        option(
+            "--model",
+            help="SWIFT's model: llama2-13b, llama2-13b-chat, llama2-70b, codellama-13b or codellama-34b.",
+        ),
+    ] = "llama2-13b",
+    how: Annotated[
+        str | None,
+        option("--how", help="measured, paced, projected, with commas [paced,projected; of swift measured]."),
+    ] = None,
+    stretch: Annotated[
+        float, option("--stretch", help="Paced passes last so many times as long as the paper's; speeds are scaled.")
+    ] = 2.0,
+    machine: Annotated[
+        str, option("--machine", help="Whose times the passes have: 8xH800, 8xH800-floor, 8xH100 or a TOML file.")
+    ] = "8xH800",
+    quick: Annotated[bool, option("--quick", help="Few and short answers: minutes on two cores.")] = False,
+) -> None:
+    """Repeat a paper's tables: each figure measured here, paced or projected, with the paper's own beside it."""
+    require(name in PAPERS, f"there is no paper {name!r} here: choose {' or '.join(PAPERS)}")
+    sources = names(how) if how is not None else HOWS[name]
+    allowed = KNOWN_SOURCES if name == "swiftspec" else ("measured",)
+    for source in sources:
+        require(source in allowed, f"--how {source!r} is not possible for {name}: choose among {', '.join(allowed)}")
+    require(stretch > 0, f"--stretch {stretch:g} must be above 0")
+    require(has_matplotlib(), "the report needs matplotlib, which is not installed: pip install matplotlib")
+    subjects = names(pair if name == "swiftspec" else model)
+    if pair == ALL and name == "swiftspec":
+        from forerun_lab.planner.swiftspec import PAIRS
+
+        subjects = tuple(each.name for each in PAIRS)
+    for subject in subjects:
+        request = request_of(name, subject, sources, stretch, machine, quick, stand_ins, here, out)
+        if len(subjects) > 1:
+            request = replace(request, out=out / subject)
+        found = (play_swiftspec if name == "swiftspec" else play_swift)(request)
+        show(request, found)
+
+
+def show(request: "PaperRequest", found: Report) -> None:
+    """Write the report, and print its tables."""
+    from forerun_lab.papers import report
+
+    models = request.target if request.draft is None else f"{request.target} with {request.draft}"
+    about = f"{models} stands for the paper's models."
+    files = report.write(request.out, found.title, about, found.sections, found.notes)
+    print((request.out / "report.md").read_text(encoding="utf-8"))
+    say(f"forerun: the report is in {files[0]}")
+
+
+def request_of(
+    name: str,
+    subject: str,
+    sources: tuple[str, ...],
+    stretch: float,
+    machine: str,
+    is_quick: bool,
+    stand_ins: Any,
+    here: Any,
+    out: Path,
+) -> "PaperRequest":
+    """The flags as one value, with all defaults settled."""
+    from forerun.cli.declare import given_settings
+    from forerun.engine.known_draft import draft_for
+
+    target = stand_ins.target or (SMALL if is_here(SMALL) else BUILTIN_TARGET)
+    find_model(target)
+    draft = None
+    if name == "swiftspec":
+        draft = draft_for(target, stand_ins.draft)
+        find_draft_model(draft)
+    data = data_of(name, stand_ins, is_quick)
+    num_prompts = stand_ins.num_prompts
+    from forerun_lab.papers.play import PaperRequest  # imports torch
+
+    return PaperRequest(
+        paper=name,
+        subject=subject,
+        target=target,
+        draft=draft,
+        data=data,
+        num_prompts=min(num_prompts, -(-QUICK_PROMPTS // len(data))) if is_quick else num_prompts,
+        max_new_tokens=min(stand_ins.max_new_tokens, QUICK_TOKENS) if is_quick else stand_ins.max_new_tokens,
+        sources=sources,
+        stretch=stretch,
+        machine=machine,
+        is_quick=is_quick,
+        settings=given_settings(EngineConfig, here),
+        draft_ranks=here.draft_ranks,
+        out=out,
+        cache=cache_folder(),
+        data_folder=stand_ins.data_folder,
+        command=shlex.join(["forerun", *sys.argv[1:]]),
+    )
+
+
+def is_here(name: str) -> bool:
+    """Whether a model with a short name is on this machine already."""
+    from forerun.checkpoints.short_names.local import find_local
+
+    named = find_named(name)
+    return named is not None and find_local(named) is not None
+
+
+def data_of(name: str, stand_ins: Any, is_quick: bool) -> tuple[str, ...]:
+    """The data sets; a quick run takes those that are on this machine, else the built-in one."""
+    from forerun_lab.bench.data.datasets import BUILTIN, is_local
+    from forerun_lab.papers import swift, swiftspec
+
+    if stand_ins.data is not None:
+        return names(stand_ins.data)
+    papers = swiftspec.SETS if name == "swiftspec" else swift.SETS
+    if not is_quick:
+        return papers
+    local = [each for each in papers if is_local(each, folder=stand_ins.data_folder, cache=cache_folder() / "data")]
+    if not local:
+        say(f"forerun: none of {', '.join(papers)} is on this machine: the built-in questions are asked instead")
+    return tuple(local) or (BUILTIN,)
+
+
+def play_swiftspec(request: "PaperRequest") -> Report:
+    """SwiftSpec's experiments: the projections first, since they choose a split."""
+    from forerun_lab.papers import play, report, swiftspec
+    from forerun_lab.planner.roofline import machine_named
+    from forerun_lab.planner.swiftspec import READINGS, pair_named, profile_of
+
+    pair = pair_named(request.subject)
+    machine = machine_named(request.machine)
+    profile = profile_of(pair, machine, READINGS[0])
+    request.keep()
+    projected: list[Section] = []
+    chosen = None
+    if "projected" in request.sources:
+        with progress("recording guesses") as show:
+            traces = play.record_guesses(request, show)
+        with progress("simulating every split") as show:
+            lines = play.project(request, pair, profile, traces, show)
+        chosen = play.chosen_units(lines)
+        num_tokens = sum(len(trace.token_ids) for trace in traces)
+        told = f"Guesses recorded at {num_tokens} tokens of {len(traces)} answers of {request.target}."
+        title = f"Every split of eight GPUs, times of {machine.name}"
+        projected.append(report.splits_section(lines, title, [told]))
+        if not request.is_quick:
+            projected += project_published(request, pair, machine)
+    contests: list[Contest] = []
+    assert request.draft is not None, "every run of SwiftSpec's experiments has a draft"
+    if "paced" in request.sources:
+        contests += swiftspec.paced_contests(pair, profile, request.draft, request.stretch, chosen)
+    if "measured" in request.sources:
+        contests += swiftspec.measured_contests(pair, request.draft, request.settings, request.draft_ranks)
+    sections = [*play_contests(request, contests), *projected]
+    return Report(title=f"SwiftSpec: {pair.target} with {pair.draft}", sections=sections, notes=NOTES_ON_SWIFTSPEC)
+
+
+def project_published(request: "PaperRequest", pair: "Pair", machine: "Machine") -> list["Section"]:
+    """The same for synthetic pairs that accept as much as the paper's only length, of one of its pairs: for it in
+    both readings of the length."""
+    from forerun_lab.papers import play, report
+    from forerun_lab.planner.swiftspec import READINGS, profile_of
+    from forerun_lab.planner.synthetic import traces_for
+
+    sections = []
+    for reading in READINGS if pair.serial_tokens_per_s is not None else READINGS[:1]:
+        profile = profile_of(pair, machine, reading)
+        name = f"splits_{reading.accepted:g}"
+        with progress(f"simulating every split with {reading.accepted:g} accepted tokens") as show:
+            lines = play.project(request, pair, profile, traces_for(reading.accepted), show, name=name)
+        title = f"The same for a synthetic pair that accepts {reading.accepted:g} tokens a serial round"
+        sections.append(report.splits_section(lines, title, [READING]))
+    return sections
+
+
+def play_swift(request: "PaperRequest") -> Report:
+    """SWIFT's experiments, with the course of its search."""
+    from forerun_lab.papers import play, report, swift
+
+    model = swift.model_named(request.subject)
+    request.keep()
+    sections = play_contests(request, swift.contests(model))
+    with progress("recording searches") as show:
+        play.record_search(request, swift.searches(model), show)
+    found = report.search_section(request.out)
+    sections = sections if found is None else [*sections, found]
+    return Report(title=f"SWIFT: {model.name}", sections=sections, notes=NOTES_ON_SWIFT)
+
+
+def play_contests(request: "PaperRequest", contests: Sequence["Contest"]) -> list["Section"]:
+    from forerun_lab.papers import play, report
+
+    for contest in contests:
+        say(f"forerun: {contest.title}")
+        with progress_bar() as on_total:
+            play.play_contest(request, contest, say_data, on_total)
+    sections = [report.section_of(request.out, contest) for contest in contests]
+    return [section for section in sections if section is not None]
+
+
+READING: Final = (
+    "The paper has one length, 3.63, of Qwen2-72B with Qwen2-1.5B in turn; all pairs are given it. It does not say "
+    "whether the bonus token counts: if so, 2.63 are accepted, and a published draft time is that of two passes."
+)
+NOTES_ON_SWIFTSPEC: Final = (
+    "The paper's speeds: means over six data sets, greedy, weights int4 (AWQ), 8 H800 (arXiv 2506.11309 and its "
+    "repository). Its acceptance lengths are known for one pair (table 7), and it does not say whether they count the "
+    "bonus token; tok/round counts it.",
+    "A small pair stands for the paper's: it agrees more or less often than the paper's pair does, so compare the "
+    "ratios of this table's lines with each other rather than a speed with the paper's.",
+    "In parallel the depth has no effect: the tree grows until the verdict arrives.",
+)
+NOTES_ON_SWIFT: Final = (
+    "The paper's speed-ups count the prefill and are means over requests of tokens/s; ours are of decoding, as in "
+    "forerun bench report.",
+    "A small model has few layers that it can do without, so expect less than the paper's gains of 13B and more.",
+)

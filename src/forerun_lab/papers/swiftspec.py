@@ -1,0 +1,196 @@
+"""SwiftSpec's experiments (arXiv 2506.11309): pairs of models on eight GPUs, serial and parallel trees, ablations."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from forerun.core.drafter_config import DrafterConfig, DraftModel, NoDrafter, Parallel, paper_parallel
+from forerun.core.pace import Pace
+from forerun_lab.papers.experiments import Contest, Contestant, Published
+from forerun_lab.planner.profile import Profile
+from forerun_lab.planner.swiftspec import UNITS, Pair
+
+SETS: Final = ("mt_bench", "humaneval", "gsm8k", "alpaca", "sum", "qa")
+DEPTHS: Final = (5, 6)
+# Table 7, Qwen2-72B with Qwen2-1.5B. The paper does not say whether a length counts the bonus token.
+PARALLEL_LENGTHS: Final = {
+    "alpaca": 2.92, "gsm8k": 3.78, "humaneval": 3.92, "mt_bench": 3.11, "qa": 2.74, "sum": 3.56, "": 3.34,
+}  # fmt: skip
+SERIAL_LENGTHS: Final = {
+    "alpaca": 3.28, "gsm8k": 4.20, "humaneval": 4.04, "mt_bench": 3.42, "qa": 3.12, "sum": 3.72, "": 3.63,
+}  # fmt: skip
+OF_TABLE_7: Final = "qwen2"
+WITHOUT_ASYNCHRONY: Final = "0.70 of the parallel tree, mean of five families"  # 1 / 1.43
+WITHOUT_FUSION: Final = "0.86 of the whole, mean of five families"  # 1 / 1.16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """A division of eight GPUs on which contestants run.
+
+    Args:
+        target, draft: paces of the two models, stretched.
+        settings: of every engine on it.
+    """
+
+    target: Pace
+    draft: Pace
+    settings: Mapping[str, Any]
+
+
+def paced_setting(profile: Profile, target_units: int, draft_units: int, stretch: float) -> Setting:
+    """The paper's times of both models on so many GPUs, `stretch` times as long."""
+    target = stretched(profile.target[target_units], stretch)
+    draft = stretched(profile.draft[draft_units], stretch)
+    device = f"paced:target={written(target)};draft={written(draft)}"
+    return Setting(target=target, draft=draft, settings={"device": device})
+
+
+def stretched(pace: Pace, stretch: float) -> Pace:
+    return Pace(steps=tuple((rows, stretch * seconds) for rows, seconds in pace.steps))
+
+
+def written(pace: Pace) -> str:
+    """As `--device` reads it."""
+    return ",".join(f"{1e3 * seconds:.4g}ms@{rows}" for rows, seconds in pace.steps)
+
+
+def shared_units(profile: Profile) -> int:
+    """GPUs of the draft when both models take turns on all: those on which it is fastest."""
+    return min(profile.draft, key=lambda units: profile.draft[units].step_s(8))
+
+
+def paced_contests(pair: Pair, profile: Profile, draft: str, stretch: float, chosen: int | None) -> tuple[Contest, ...]:
+    """The main table and the ablations at the paper's times.
+
+    Args:
+        draft: the draft model that stands for the paper's.
+        chosen: GPUs of the target in the split that the planner chose; None: it was not asked.
+    """
+    shared = paced_setting(profile, UNITS, shared_units(profile), stretch)
+    splits = dict.fromkeys((pair.target_units, 4, 6, *(() if chosen is None else (chosen,))))
+    parallel = [
+        contestant(
+            f"parallel_{units}+{UNITS - units}",
+            f"tree in parallel, {units} + {UNITS - units} GPUs, 8 rows" + chosen_words(units, pair, chosen),
+            Parallel(draft=tree(pair, draft)),
+            paced_setting(profile, units, UNITS - units, stretch),
+            published_parallel(pair) if units == pair.target_units else Published(),
+        )
+        for units in splits
+        if units in profile.target and UNITS - units in profile.draft
+    ]
+    main = Contest(
+        name="table",
+        title="Plain decoding, the serial tree on all GPUs, the parallel tree by split",
+        source="paced",
+        stretch=stretch,
+        contestants=(*serial_contestants(pair, draft, shared), *parallel),
+    )
+    published = paced_setting(profile, pair.target_units, pair.draft_units, stretch)
+    ablations = Contest(
+        name="ablations",
+        title=f"Parts of the method left out, {pair.target_units} + {pair.draft_units} GPUs",
+        source="paced",
+        stretch=stretch,
+        contestants=ablation_contestants(pair, draft, published),
+    )
+    return main, ablations
+
+
+def measured_contests(pair: Pair, draft: str, settings: Mapping[str, Any], draft_ranks: int) -> tuple[Contest, ...]:
+    """The same on this machine, at its own speed, where kernels can be exchanged too."""
+    here = Setting(target=Pace(steps=((1, 1.0),)), draft=Pace(steps=((1, 1.0),)), settings=settings)
+    parallel = Parallel(draft=tree(pair, draft), ranks=draft_ranks)
+    contestants = (
+        *serial_contestants(pair, draft, here),
+        contestant("parallel", "tree in parallel, 8 rows", parallel, here, published_parallel(pair)),
+        contestant(
+            "torch_kernels",
+            "the same without our kernels and fusion",
+            parallel,
+            Setting(target=here.target, draft=here.draft, settings={**settings, "kernels": "torch"}),
+            Published(note=WITHOUT_FUSION),
+        ),
+        *ablation_contestants(pair, draft, here, draft_ranks)[2:],
+    )
+    return (
+        Contest(
+            name="here",
+            title="The same contestants at the speed of this machine",
+            source="measured",
+            contestants=tuple(without_pace(contestants)),
+        ),
+    )
+
+
+def without_pace(contestants: Sequence[Contestant]) -> list[Contestant]:
+    return [replace(each, pace=None) for each in contestants]
+
+
+def serial_contestants(pair: Pair, draft: str, setting: Setting) -> tuple[Contestant, ...]:
+    """Plain decoding and the serial tree, SpecExec's, of 8 rows."""
+    serial = Published(
+        tokens_per_s=pair.serial_tokens_per_s,
+        tokens_per_round=SERIAL_LENGTHS if pair.name == OF_TABLE_7 else {},
+    )
+    trees = [
+        contestant(
+            f"serial_depth{depth}",
+            f"tree in turn, 8 rows, depth {depth}",
+            tree(pair, draft, depth),
+            setting,
+            serial if depth == pair.depth else Published(),
+        )
+        for depth in DEPTHS
+    ]
+    own = DraftModel(model=draft)
+    return (
+        contestant("none", "plain decoding", NoDrafter(), setting, Published()),
+        *trees,
+        contestant("serial_adaptive", "tree in turn, forerun's adaptive widths", own, setting, Published()),
+    )
+
+
+def ablation_contestants(pair: Pair, draft: str, setting: Setting, ranks: int = 1) -> tuple[Contestant, ...]:
+    """Plain decoding, the whole method, and the method without one part of it."""
+    fixed = tree(pair, draft)
+    without_lookup = Parallel(draft=fixed, ranks=ranks, without=("lookup",))
+    drafters: tuple[tuple[str, str, DrafterConfig, Published], ...] = (
+        ("none", "plain decoding", NoDrafter(), Published()),
+        ("parallel", "tree in parallel, 8 rows", Parallel(draft=fixed, ranks=ranks), published_parallel(pair)),
+        ("no_asynchrony", "the same tree in turn", tree(pair, draft, pair.depth), Published(note=WITHOUT_ASYNCHRONY)),
+        ("no_lookup", "in parallel without looking up earlier text", without_lookup, Published()),
+        ("paper_scheme", "in parallel without any of forerun's additions", paper_parallel(draft), Published()),
+        ("adaptive", "in parallel with forerun's adaptive rows", Parallel(draft=DraftModel(model=draft), ranks=ranks),
+         Published()),
+    )  # fmt: skip
+    return tuple(contestant(label, words, drafter, setting, said) for label, words, drafter, said in drafters)
+
+
+def contestant(label: str, words: str, drafter: DrafterConfig, setting: Setting, published: Published) -> Contestant:
+    return Contestant(
+        label=label, words=words, drafter=drafter, settings=setting.settings, published=published, pace=setting.target
+    )
+
+
+def tree(pair: Pair, draft: str, depth: int | None = None) -> DraftModel:
+    """The paper's tree; in parallel its depth has no effect, since it grows until the verdict arrives."""
+    return DraftModel(
+        model=draft,
+        verify_width=pair.verify_width,
+        draft_width=pair.draft_width,
+        depth=depth or pair.depth,
+        adaptive=False,
+    )
+
+
+def published_parallel(pair: Pair) -> Published:
+    lengths = PARALLEL_LENGTHS if pair.name == OF_TABLE_7 else {}
+    return Published(tokens_per_s=pair.tokens_per_s, tokens_per_round=lengths)
+
+
+def chosen_words(units: int, pair: Pair, chosen: int | None) -> str:
+    found = [words for is_it, words in ((units == pair.target_units, "the paper's split"),
+                                        (units == chosen, "the planner's choice")) if is_it]  # fmt: skip
+    return f" ({' and '.join(found)})" if found else ""

@@ -1,0 +1,68 @@
+"""forerun bench paper: from a command to a report, and what it refuses."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from forerun.cli.main import app
+from forerun_lab.cli import bench_paper
+from forerun_lab.cli.bench_report import has_matplotlib
+
+Bench = Callable[..., Result]
+needs_plots = pytest.mark.skipif(not has_matplotlib(), reason="needs matplotlib")
+
+
+@pytest.fixture
+def paper() -> Bench:
+    return lambda *arguments: CliRunner().invoke(app, ["bench", "paper", *map(str, arguments)])
+
+
+@needs_plots
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("eagle",), "there is no paper 'eagle' here: choose swiftspec or swift"),
+        (("swift", "--how", "paced"), "'paced' is not possible for swift: choose among measured"),
+        (("swiftspec", "--how", "guessed"), "'guessed' is not possible for swiftspec"),
+        (("swiftspec", "--pair", "gpt"), "no pair of SwiftSpec is named 'gpt'"),
+        (("swift", "--model", "gpt"), "no model of SWIFT's tables is named 'gpt'"),
+        (("swiftspec", "--stretch", "0"), "--stretch 0 must be above 0"),
+    ],
+)
+def test_what_cannot_be_played_is_refused(paper: Bench, tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+    shown = paper(*arguments, "--out", tmp_path / "x", "--target", "builtin", "--data", "builtin")
+    assert shown.exit_code == 2, shown.output
+    assert said in " ".join(shown.output.split())
+    assert not (tmp_path / "x").exists()
+
+
+@needs_plots
+@pytest.mark.slow
+def test_a_quick_run_ends_with_a_report_and_is_continued(paper: Bench, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    arguments = ("swiftspec", "--quick", "--target", "builtin", "--data", "builtin", "--num-prompts", 1, "-n", 8)
+    shown = paper(*arguments, "--out", out, "--how", "projected")
+    assert shown.exit_code == 0, shown.output
+    assert "the planner's choice" in shown.stdout
+    assert "347 tokens/s" in shown.stdout
+    recorded = (out / "guesses.jsonl").stat().st_mtime_ns
+    shown = paper(*arguments, "--out", out, "--how", "paced,projected")
+    assert shown.exit_code == 0, shown.output
+    assert (out / "guesses.jsonl").stat().st_mtime_ns == recorded
+    sources = {line["source"] for line in json.loads((out / "report.json").read_text())}
+    assert sources == {"paced", "projected"}
+    other = paper(*arguments, "--out", out, "--pair", "qwen2")
+    assert other.exit_code == 2
+    assert "is of a run with subject 'llama3', this one has 'qwen2'" in " ".join(other.output.split())
+
+
+def test_a_quick_run_takes_the_sets_that_are_here(tmp_path: Path) -> None:
+    stand_ins = bench_paper.StandIns(data_folder=tmp_path)
+    (tmp_path / "qa").mkdir()
+    (tmp_path / "qa" / "question.jsonl").write_text('{"question_id": 1, "turns": ["Who?"]}\n')
+    assert bench_paper.data_of("swiftspec", stand_ins, is_quick=False)[-1] == "qa"
+    assert "qa" in bench_paper.data_of("swiftspec", stand_ins, is_quick=True)
+    assert "builtin" not in bench_paper.data_of("swiftspec", stand_ins, is_quick=True)
