@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from forerun.core.config import SamplingParams
+from forerun.core.mixers import Mixer, ShortConvolution
 from forerun.core.model_spec import ModelSpec, RopeSpec
 
 MASK_32 = (1 << 32) - 1
@@ -106,6 +107,60 @@ def mixture(spec: ModelSpec, h: Tensor, linear: Callable[[Tensor, str], Tensor],
     return sum((shares[:, expert, None] * output for expert, output in enumerate(outputs)), torch.zeros_like(h))
 
 
+def convolved(weights: Mapping[str, Tensor], x: Tensor, name: str, paths: Sequence[Sequence[int]]) -> Tensor:
+    """Each row's last inputs along its path times the taps, the newest input times the last."""
+    taps = weights[f"{name}.weight"].flatten(1)
+    bias = weights.get(f"{name}_bias.weight", torch.zeros_like(taps[:, 0]))
+    rows = []
+    for path in paths:
+        total = bias
+        for back, row in enumerate(reversed(path[-taps.shape[1] :])):
+            total = total + taps[:, -1 - back] * x[row]
+        rows.append(total)
+    return torch.stack(rows)
+
+
+def mixer_branch(
+    mixer: Mixer, eps: float, weights: Mapping[str, Tensor], product: Tensor, part: str, visible_TT: Tensor
+) -> Tensor:
+    """What a layer without attention computes before its last product: the recurrence, row by row along each path."""
+    paths = [seen.nonzero()[:, 0].tolist() for seen in visible_TT]
+    name = part + "convolution"
+    if isinstance(mixer, ShortConvolution):
+        b, c, x = product.chunk(3, -1)
+        return c * convolved(weights, b * x, name, paths)
+    num_keys, num_heads = mixer.num_key_heads, mixer.num_value_heads
+    sizes = [mixer.num_channels, mixer.value_size, num_heads, num_heads]
+    channels, gate, beta, decay = product.split(sizes, -1)
+    channels = convolved(weights, channels, name, paths)
+    channels = channels * channels.sigmoid()
+    q, k, v = channels.split([mixer.key_size, mixer.key_size, mixer.value_size], -1)
+    q, k = (t.reshape(len(t), num_keys, -1) for t in (q, k))
+    q, k = (t / (t.pow(2).sum(-1, keepdim=True) + 1e-6).sqrt() for t in (q, k))
+    v = v.reshape(len(v), num_heads, -1)
+    beta = beta.sigmoid()
+    rates = weights[part + "delta_net_rates.weight"]
+    decay = (rates * torch.log(1 + torch.exp(decay + weights[part + "delta_net_bias.weight"]))).exp()
+    states: list[Tensor] = []
+    outputs = []
+    for row, path in enumerate(paths):
+        new = []
+        for head in range(num_heads):
+            shared = head % num_keys if mixer.has_tiled_keys else head // (num_heads // num_keys)
+            old = states[path[-2]][head] if len(path) > 1 else v.new_zeros(mixer.key_dim, mixer.value_dim)
+            old = old * decay[row, head]
+            update = beta[row, head] * (v[row, head] - old.T @ k[row, shared])
+            new.append(old + torch.outer(k[row, shared], update))
+        states.append(torch.stack(new))
+        heads = [
+            new[head].T @ q[row, head % num_keys if mixer.has_tiled_keys else head // (num_heads // num_keys)]
+            for head in range(num_heads)
+        ]
+        outputs.append(torch.stack(heads) * mixer.key_dim**-0.5)
+    o = normalise(torch.stack(outputs), weights[part + "delta_net_scale.weight"], eps).flatten(1)
+    return o * gate * gate.sigmoid()
+
+
 def dense_logits(
     spec: ModelSpec,
     weights: Mapping[str, Tensor],
@@ -136,6 +191,12 @@ def dense_logits(
             h = x
             if spec.norms != "after":
                 h = normalise(x, weights[part + "attention_norm.weight"], spec.norm_eps)
+        if (layer, "attention") not in skipped and layer in spec.mixer_layers:
+            assert spec.mixer is not None
+            product = linear(h, part + "mixer_in")
+            branch = mixer_branch(spec.mixer, spec.norm_eps, weights, product, part, everything)
+            x = x + linear(branch, part + "attention_out")
+        elif (layer, "attention") not in skipped:
             q, k, v = linear(h, part + "qkv").split([spec.q_size, spec.kv_size, spec.kv_size], -1)
             if spec.qk_norm_whole:
                 q = normalise(q, weights[part + "q_norm.weight"], spec.norm_eps)
@@ -161,12 +222,18 @@ def dense_logits(
                     sink = weights[part + "sinks.weight"][head].expand(len(affinity), 1)
                     affinity = torch.cat((affinity, sink), -1)
                 heads.append(affinity.softmax(-1)[:, : len(k)] @ v[:, shared])
-            branch = linear(torch.cat(heads, -1), part + "attention_out")
+            mixed = torch.cat(heads, -1)
+            if spec.gates_attention:
+                mixed = mixed * linear(h, part + "attention_gate").sigmoid()
+            branch = linear(mixed, part + "attention_out")
             x = add_branch(spec, weights, x, branch, part + "attention_post_norm")
         if (layer, "mlp") not in skipped:
             h = x if spec.norms == "after" else normalise(x, weights[part + "mlp_norm.weight"], spec.norm_eps)
             if spec.num_experts:
                 branch = mixture(spec, h, linear, part)
+                if spec.shared_size:
+                    shared = linear(gated(spec, linear(h, part + "shared_gate_up")), part + "shared_out")
+                    branch = branch + linear(h, part + "shared_gate").sigmoid() * shared
             else:
                 branch = linear(gated(spec, linear(h, part + "gate_up")), part + "mlp_out")
             x = add_branch(spec, weights, x, branch, part + "mlp_post_norm")

@@ -1,5 +1,6 @@
 """Tiny random models in float64, built without a checkpoint, and the decode loop without a tokenizer."""
 
+import itertools
 import random
 from collections.abc import Mapping, Sequence
 
@@ -103,6 +104,8 @@ def random_weights(
         weight = torch.randn(shape, generator=generator, dtype=torch.float64)
         if name.endswith(("norm.weight", "layer_scale.weight")):
             weight = 0.75 + 0.1 * weight
+        elif name.endswith("_rates.weight"):
+            weight = -weight.abs()
         elif name == f"{head}.weight":
             weight *= LOGIT_SPREAD / 0.75 / shape[1] ** 0.5
         elif name.endswith(".weight") and name != "embedding.weight" and len(shape) > 1:
@@ -243,6 +246,9 @@ def poison_freed_slots(runner: Runner) -> None:
         first_free = cache.committed_len + cache.num_tree
         cache.keys_LSKD[:, first_free:] = float("nan")
         cache.values_LSKD[:, first_free:] = float("nan")
+        if cache.mixer_rows is not None:
+            for rows_SX in itertools.chain.from_iterable(map(cache.mixer_rows.layer, runner.spec.mixer_layers)):
+                rows_SX[first_free:] = float("nan")
 
     def move(what: CacheMove) -> None:
         plain_move(what)

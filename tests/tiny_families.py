@@ -2,25 +2,29 @@
 
 import random
 
+from forerun.core.mixers import GatedDeltaNet, ShortConvolution
 from forerun.core.model_spec import ModelSpec, RopeSpec
 from tests.tiny import tiny_spec
 
 Values = dict[str, object]
 FAMILIES = (
     "mistral", "smollm3", "ministral3", "granite", "phi3", "gemma3_text", "olmo2", "olmo3", "glm4", "gpt_oss",
-    "qwen3_moe",
+    "qwen3_moe", "qwen3_5_text", "qwen3_next", "lfm2",
 )  # fmt: skip
-UNSHARED = ("gpt_oss", "qwen3_moe")  # cannot be divided among ranks
+MIXED = ("qwen3_5_text", "qwen3_next", "lfm2")  # have layers without attention, which torch alone runs
+UNSHARED = ("gpt_oss", "qwen3_moe", *MIXED)  # cannot be divided among ranks
 
 
 def family_spec(rng: random.Random, family: str, **changes: object) -> ModelSpec:
     """An architecture of at least three layers; `changes` fixes fields."""
     num_layers = rng.randint(3, 4)
     values = {"family": family, "num_layers": num_layers, "head_dim": 8, "qk_norm": False, **changes}
-    return tiny_spec(rng, **{**values, **values_of(rng, family, int(str(values["num_layers"])))})
+    if family == "lfm2":  # whose convolutions have as many channels
+        values.setdefault("hidden_size", rng.choice([8, 12, 20]))
+    return tiny_spec(rng, **{**values, **values_of(rng, family, int(str(values["num_layers"])), values)})
 
 
-def values_of(rng: random.Random, family: str, num_layers: int) -> Values:
+def values_of(rng: random.Random, family: str, num_layers: int, values: Values) -> Values:
     window = rng.choice([2, 3, 5, 9])
     scale = rng.choice([0.2, 0.5, 1.0])
     match family:
@@ -47,14 +51,14 @@ def values_of(rng: random.Random, family: str, num_layers: int) -> Values:
         case "olmo3":
             yarn = RopeSpec(theta=100.0, kind="yarn", factor=8.0, original_max_positions=16, attention_factor=1.2)
             return {
-                **values_of(rng, "olmo2", num_layers), "window": window, "sliding_layers": (0, 1), "rope": yarn,
+                **values_of(rng, "olmo2", num_layers, values), "window": window, "sliding_layers": (0, 1), "rope": yarn,
                 "sliding_rope": RopeSpec(theta=100.0),
             }  # fmt: skip
         case "gemma4_text":
             full = RopeSpec(theta=100.0, kind="proportional", rotated_dims=4)
             borrowed = rng.choice([0, 1])
             return {
-                **values_of(rng, "gemma3_text", num_layers), "attention_scale": 1.0, "value_norm": True,
+                **values_of(rng, "gemma3_text", num_layers, values), "attention_scale": 1.0, "value_norm": True,
                 "layer_scale": True, "logit_cap": 3.0, "rope": full, "full_head_dim": 12, "full_num_kv_heads": 1,
                 "sliding_layers": tuple(range(num_layers - 2)) if borrowed else (0, 2),
                 "num_borrowing_layers": borrowed, "has_wide_borrowers": rng.random() < 0.5,
@@ -70,6 +74,31 @@ def values_of(rng: random.Random, family: str, num_layers: int) -> Values:
             }  # fmt: skip
         case "qwen3_moe":
             return {"qk_norm": True, "num_experts": 5, "num_chosen_experts": rng.choice([1, 2, 4])}
+        case "qwen3_5_text":
+            num_key_heads = rng.choice([1, 2])
+            net = GatedDeltaNet(
+                num_key_heads=num_key_heads, num_value_heads=num_key_heads * rng.choice([1, 2, 3]),
+                key_dim=rng.choice([4, 6, 8]), value_dim=rng.choice([4, 6, 8]), kernel_size=rng.choice([2, 4]),
+                has_tiled_keys=rng.random() < 0.5, stride=rng.choice([2, 4, 8]), lag=rng.choice([12, 14]),
+            )  # fmt: skip
+            return {
+                "qk_norm": True, "gates_attention": True, "mixer": net, "wide_norms": True, "out_bias": False,
+                "mixer_layers": rng.choice([(0, 1), (0, 2), (1, 2)]), "rope": RopeSpec(theta=100.0, rotated_dims=4),
+            }  # fmt: skip
+        case "qwen3_next":
+            return {
+                **values_of(rng, "qwen3_5_text", num_layers, values), **values_of(rng, "qwen3_moe", num_layers, values),
+                "shared_size": rng.choice([6, 10]), "mlp_bias": False,
+            }  # fmt: skip
+        case "lfm2":
+            convolution = ShortConvolution(
+                num_channels=int(str(values["hidden_size"])), kernel_size=rng.choice([2, 3, 4]),
+                has_bias=rng.random() < 0.5,
+            )  # fmt: skip
+            return {
+                "qk_norm": True, "mixer": convolution, "mixer_layers": rng.choice([(0, 1), (0, 2), (1, 2), (1,)]),
+                "qkv_bias": False, "out_bias": False,
+            }  # fmt: skip
         case "glm4":
             return {"norms": "around", "rope": RopeSpec(theta=100.0, rotated_dims=4)}
         case _:

@@ -13,7 +13,9 @@ from forerun.core.config import KernelsName
 from forerun.core.errors import ConfigError
 from forerun.core.mechanisms import mechanisms_of
 from forerun.core.model_spec import ModelSpec
-from tests.tiny_families import FAMILIES, family_spec
+from tests.tiny_families import FAMILIES, MIXED, family_spec
+
+RUN = [*(family for family in FAMILIES if family not in MIXED), "gemma4_text"]
 
 
 def conditions(spec: ModelSpec, kernels: KernelsName = "auto", *, is_shared: bool = False) -> Conditions:
@@ -21,7 +23,7 @@ def conditions(spec: ModelSpec, kernels: KernelsName = "auto", *, is_shared: boo
     return Conditions(kernels=kernels, needed=needed, is_shared=is_shared)
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, "gemma4_text"])
+@pytest.mark.parametrize("family", RUN)
 def test_the_native_kernels_run_every_family(family: str) -> None:
     spec = family_spec(random.Random(1), family)
     choice = choose_backend("fast", dtype=torch.float32, device="cpu", head_dim=8, conditions=conditions(spec))
@@ -35,7 +37,20 @@ def test_tritons_kernels_are_refused_by_name() -> None:
         choose_backend("fast", dtype=torch.float32, device="cpu", head_dim=16, conditions=lacking)
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, "gemma4_text"])
+@pytest.mark.parametrize("family", MIXED)
+def test_layers_without_attention_are_named_and_torch_runs_them(family: str) -> None:
+    spec = family_spec(random.Random(1), family)
+    names = ["a shared expert"] * (family == "qwen3_next") + ["an output gate of attention", "gated delta nets"]
+    name = "short convolutions" if family == "lfm2" else " or ".join(names)
+    choice = choose_backend("exact", dtype=torch.float32, device="cpu", head_dim=8, conditions=conditions(spec))
+    assert choice.missing == f"the native kernels do not compute {name}, which this model has"
+    assert choice.backend.name == "reference"
+    triton = conditions(spec, "triton")
+    with pytest.raises(ConfigError, match=f"the Triton kernels do not compute {name}, which this model has"):
+        choose_backend("fast", dtype=torch.float32, device="cpu", head_dim=16, conditions=triton)
+
+
+@pytest.mark.parametrize("family", RUN)
 def test_tritons_kernels_compute_every_family(family: str) -> None:
     pytest.importorskip("triton")
     spec = family_spec(random.Random(1), family)

@@ -12,6 +12,7 @@ import transformers
 from torch import Tensor
 
 Config = dict[str, Any]
+OFFSET = ("Gemma3", "Qwen3_5", "Qwen3_5Moe", "Qwen3Next")  # classes whose norms multiply by 1 + w
 LENGTH = 40  # tokens of a text: longer than every window
 
 
@@ -36,7 +37,8 @@ class RandomFamily:
             for name, weight in model.named_parameters():
                 if "norm" in name:
                     weight.uniform_(-0.4, 0.6, generator=generator)
-                    weight += 0.0 if "Gemma3" in self.classes else 1.0
+                    is_offset = self.classes in OFFSET and "linear_attn" not in name
+                    weight += 0.0 if is_offset else 1.0
                 else:
                     weight.normal_(0.0, 0.25, generator=generator)
             for name, buffer in model.named_buffers():
@@ -65,7 +67,8 @@ def wide_norms(model: Any) -> Iterator[None]:
         torch.float = narrow
         torch.Tensor.float = narrow_method
 
-    norms = [module for module in model.modules() if type(module).__name__.endswith(("RMSNorm", "Router"))]
+    kinds = ("RMSNorm", "Router", "DeltaNet")
+    norms = [module for module in model.modules() if type(module).__name__.endswith(kinds)]
     hooks = [norm.register_forward_pre_hook(widen) for norm in norms]
     hooks += [norm.register_forward_hook(restore) for norm in norms]
     try:
@@ -237,6 +240,43 @@ def qwen3_moe(rng: random.Random) -> Config:
     }  # fmt: skip
 
 
+def kinds_of_layers(rng: random.Random, mixer: str) -> list[str]:
+    """At least one layer with attention and one with another mixer."""
+    kinds = [mixer, "full_attention", *rng.choices([mixer, "full_attention"], k=rng.randint(1, 3))]
+    rng.shuffle(kinds)
+    return kinds
+
+
+def qwen3_5(rng: random.Random) -> Config:
+    num_key_heads = rng.choice([1, 2])
+    kinds = kinds_of_layers(rng, "linear_attention")
+    rope = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": rng.choice([0.25, 0.5, 1.0])}
+    return {
+        "head_dim": rng.choice([8, 16]), "linear_num_key_heads": num_key_heads, "rope_parameters": rope,
+        "linear_num_value_heads": num_key_heads * rng.choice([1, 2, 3]), "linear_key_head_dim": rng.choice([6, 8, 16]),
+        "linear_value_head_dim": rng.choice([6, 8, 16]), "linear_conv_kernel_dim": rng.choice([2, 4]),
+        "num_hidden_layers": len(kinds), "layer_types": kinds, "attention_bias": rng.random() < 0.3,
+    }  # fmt: skip
+
+
+def qwen3_next(rng: random.Random) -> Config:
+    return {
+        **qwen3_5(rng), "num_experts": rng.choice([5, 6, 8]), "num_experts_per_tok": rng.choice([1, 2, 4]),
+        "moe_intermediate_size": rng.choice([24, 32]), "shared_expert_intermediate_size": rng.choice([16, 20]),
+    }  # fmt: skip
+
+
+def lfm2(rng: random.Random) -> Config:
+    kinds = kinds_of_layers(rng, "conv")
+    adjusts = rng.random() < 0.5
+    return {
+        **headed(rng), "num_hidden_layers": len(kinds), "conv_L_cache": rng.choice([2, 3, 4]),
+        "conv_bias": rng.random() < 0.5, "block_auto_adjust_ff_dim": adjusts, "block_multiple_of": rng.choice([4, 8]),
+        "block_ffn_dim_multiplier": rng.choice([1.0, 1.3]), "norm_eps": rng.choice([1e-5, 1e-6]),
+        **({"layer_types": kinds} if rng.random() < 0.7 else {"full_attn_idxs": [1]}),
+    }  # fmt: skip
+
+
 FAMILIES: dict[str, RandomFamily] = {
     "smollm3": RandomFamily(classes="SmolLM3", draw=smollm3),
     "ministral3": RandomFamily(classes="Ministral3", draw=ministral3),
@@ -252,4 +292,8 @@ FAMILIES: dict[str, RandomFamily] = {
     "qwen3_moe": RandomFamily(classes="Qwen3Moe", draw=qwen3_moe),
     "mistral": RandomFamily(classes="Mistral", draw=mistral),
     "qwen2": RandomFamily(classes="Qwen2", draw=qwen2),
+    "qwen3_5": RandomFamily(classes="Qwen3_5", draw=qwen3_5, config_class="Qwen3_5TextConfig"),
+    "qwen3_next": RandomFamily(classes="Qwen3Next", draw=qwen3_next),
+    "qwen3_5_moe": RandomFamily(classes="Qwen3_5Moe", draw=qwen3_next, config_class="Qwen3_5MoeTextConfig"),
+    "lfm2": RandomFamily(classes="Lfm2", draw=lfm2),
 }

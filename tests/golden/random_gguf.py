@@ -14,13 +14,15 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from forerun.core.mixers import GatedDeltaNet
 from forerun.core.model_spec import ModelSpec
 from tests.golden.gguf_writer import add_sizes, permute
 
 ARCHITECTURES: Final = {
     "smollm3": "SMOLLM3", "ministral3": "MISTRAL3", "granite": "GRANITE", "granitemoehybrid": "GRANITE",
     "phi3": "PHI3", "gemma3_text": "GEMMA3", "gemma4_text": "GEMMA4", "olmo2": "OLMO2", "olmo3": "OLMO2",
-    "glm4": "GLM4", "gpt_oss": "GPT_OSS", "qwen3_moe": "QWEN3MOE",
+    "glm4": "GLM4", "gpt_oss": "GPT_OSS", "qwen3_moe": "QWEN3MOE", "qwen3_5_text": "QWEN35",
+    "lfm2": "LFM2",
 }  # fmt: skip
 EXPERT: Final = re.compile(r"experts\.(\d+)\.")
 PERMUTED: Final = ("smollm3", "ministral3", "granite", "granitemoehybrid")
@@ -53,6 +55,9 @@ def stored(folder: Path, spec: ModelSpec) -> Iterator[tuple[str, Tensor]]:
                 values = permute(
                     values, spec.num_heads * (".q_proj." in name) + spec.num_kv_heads * (".k_proj." in name)
                 )
+            if spec.family == "qwen3_5_text":
+                name, values = as_of_delta_net(name, values, spec)
+            values = values.squeeze(1) if name.endswith("conv.weight") else values
             if name.endswith("layer_scalar"):
                 name = f"{name}.weight"
             if spec.family == "qwen3_moe" and ".experts." in name:
@@ -67,6 +72,35 @@ def stored(folder: Path, spec: ModelSpec) -> Iterator[tuple[str, Tensor]]:
                 yield name.replace("shared_mlp.output_linear", "mlp.down_proj"), values
     for name, experts in stacked.items():
         yield name, torch.stack([values for _, values in sorted(experts, key=itemgetter(0))])
+
+
+def as_of_delta_net(name: str, values: Tensor, spec: ModelSpec) -> tuple[str, Tensor]:
+    """A tensor of Qwen3.5 with its name there: value heads of one key head are apart, norms hold 1 + w."""
+    net = spec.mixer
+    assert isinstance(net, GatedDeltaNet)
+
+    def tiled(rows: Tensor, size: int) -> Tensor:
+        heads = rows.reshape(net.num_key_heads, -1, size, *rows.shape[1:])
+        return heads.transpose(0, 1).reshape(rows.shape)
+
+    first = 2 * net.key_size
+    match name.rpartition("linear_attn.")[2]:
+        case "in_proj_qkv.weight" | "conv1d.weight":
+            values = torch.cat((values[:first], tiled(values[first:], net.value_dim))).squeeze(1)
+        case "in_proj_z.weight":
+            values = tiled(values, net.value_dim)
+        case "in_proj_a.weight" | "in_proj_b.weight":
+            values = tiled(values, 1)
+        case "A_log":
+            values = tiled(-values.exp(), 1)
+        case "dt_bias":
+            values = tiled(values, 1)
+            name = name.replace("dt_bias", "dt_proj.bias")
+        case "out_proj.weight":
+            values = tiled(values.T, net.value_dim).T
+        case _ if name.endswith("norm.weight") and "linear_attn" not in name:
+            values = values + 1.0
+    return name, values
 
 
 def of_experts(name: str, values: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -87,7 +121,7 @@ def add_keys(writer: Any, spec: ModelSpec, config: dict[str, Any]) -> None:
     """What this family has besides sizes."""
     rope = spec.rope
     architecture = writer.arch
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_layer_norm_rms_eps(config["norm_eps" if spec.family == "lfm2" else "rms_norm_eps"])
     writer.add_rope_freq_base(rope.theta)
     if spec.window is not None:
         writer.add_sliding_window(spec.window)
@@ -121,6 +155,22 @@ def add_keys(writer: Any, spec: ModelSpec, config: dict[str, Any]) -> None:
         case "qwen3_moe":
             add_experts(writer, spec)
             writer.add_expert_shared_feed_forward_length(0)  # as Qwen3-Coder's files have it
+        case "qwen3_5_text":
+            net = spec.mixer
+            assert isinstance(net, GatedDeltaNet)
+            writer.add_ssm_conv_kernel(net.kernel_size)
+            writer.add_ssm_state_size(net.key_dim)
+            writer.add_ssm_group_count(net.num_key_heads)
+            writer.add_ssm_time_step_rank(net.num_value_heads)
+            writer.add_ssm_inner_size(net.value_size)
+            writer.add_array(
+                f"{architecture}.attention.recurrent_layers",
+                [layer in spec.mixer_layers for layer in range(spec.num_layers)],
+            )
+            writer.add_rope_dimension_sections([11, 11, 10, 0])
+        case "lfm2":
+            assert spec.mixer is not None
+            writer.add_shortconv_l_cache(spec.mixer.kernel_size)
         case "olmo3":
             writer.add_rope_scaling_attn_factors(rope.attention_factor)
 

@@ -24,7 +24,7 @@ from tests.marks import rest_slow
 from tests.sharding.thread_group import ThreadGroup, on_ranks
 from tests.tiny import CAPACITY, random_weights, tiny_spec
 from tests.tiny_families import FAMILIES as ALL_FAMILIES
-from tests.tiny_families import UNSHARED, family_spec
+from tests.tiny_families import MIXED, UNSHARED, family_spec
 
 MAX_ERROR: Final = 1e-10
 NEW_FAMILIES: Final = tuple(name for name in ALL_FAMILIES if name not in UNSHARED)
@@ -104,8 +104,9 @@ def test_ranks_give_the_logits_of_the_whole_model(seed: int) -> None:
 
 
 @pytest.mark.parametrize("family", UNSHARED)
-def test_experts_are_not_divided(family: str) -> None:
-    with pytest.raises(ConfigError, match=f"a {family} model, which has experts, cannot be shared by several ranks"):
+def test_experts_and_layers_without_attention_are_not_divided(family: str) -> None:
+    why = "which has experts" if family not in MIXED else "whose layers do not all have plain attention"
+    with pytest.raises(ConfigError, match=f"a {family} model, {why}, cannot be shared by several ranks"):
         plan_shards(family_spec(random.Random(1), family), 2)
 
 

@@ -10,6 +10,7 @@ from typing import Final, Generic, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
+from forerun.core.mixers import ShortConvolution
 from forerun.core.model_spec import ModelSpec, RopeSpec
 from forerun.model.program import Op, products_of_experts
 from forerun.model.rope import query_scales, rope_table
@@ -21,6 +22,33 @@ NormT = TypeVar("NormT")
 Experts: TypeAlias = Sequence[tuple[LinearT, LinearT]]
 FINAL_NORM: Final = "final_norm"
 LAYER_TABLE: Final = "layer_table"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ConvolutionWeights:
+    """Of convolve and gated_convolution; C channels, K rows that it reads, in the order of the text.
+
+    Args:
+        bias_C: or None.
+    """
+
+    taps_CK: Tensor
+    bias_C: Tensor | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class NetWeights:
+    """Of delta_net; H value heads of size V.
+
+    Args:
+        rates_H: factors of a row's decay, below 0.
+        bias_H: is added to the decay's input.
+        scale_V: factor of each head's normalised output.
+    """
+
+    rates_H: Tensor
+    bias_H: Tensor
+    scale_V: Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -40,6 +68,7 @@ class BoundWeights(Generic[LinearT, NormT]):
         scales: factors of the residual stream, of scale.
         layer_table: the embeddings for each layer [V, L * P], or None; `layer_table_scale` is their factor.
         embedding_scale: factor of the embedding, or 1.
+        convolutions, nets: of layers with a mixer, in float32 or better.
     """
 
     linears: Mapping[str, LinearT]
@@ -54,6 +83,8 @@ class BoundWeights(Generic[LinearT, NormT]):
     layer_table: Weight | None
     layer_table_scale: float
     embedding_scale: float
+    convolutions: Mapping[str, ConvolutionWeights]
+    nets: Mapping[str, NetWeights]
 
 
 def bind_weights(
@@ -81,7 +112,28 @@ def bind_weights(
     def packed(op: Op) -> LinearT:
         return pack_linear(op, *weights.linear(op.weights))
 
+    def wide(name: str) -> Tensor:
+        vector = weights.vector(name)
+        return vector.to(torch.promote_types(vector.dtype, torch.float32))
+
+    has_bias = isinstance(spec.mixer, ShortConvolution) and spec.mixer.has_bias
     return BoundWeights(
+        convolutions={
+            op.weights: ConvolutionWeights(
+                taps_CK=wide(op.weights).flatten(1), bias_C=wide(f"{op.weights}_bias") if has_bias else None
+            )
+            for op in program
+            if op.kind in ("convolve", "gated_convolution")
+        },
+        nets={
+            op.weights: NetWeights(
+                rates_H=wide(f"{op.weights}_rates"),
+                bias_H=wide(f"{op.weights}_bias"),
+                scale_V=wide(f"{op.weights}_scale"),
+            )
+            for op in program
+            if op.kind == "delta_net"
+        },
         experts={
             op.weights: join_experts(
                 [(packed(gate_up), packed(out)) for gate_up, out in products_of_experts(op, spec.num_experts)]

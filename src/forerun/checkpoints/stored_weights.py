@@ -25,6 +25,7 @@ from forerun.model.slicing import take_bias, take_columns, take_part
 from forerun.model.weights import WHOLE, BlockWeight, DenseWeight, Part, Piece, RowsInFile, StackedWeight, Table, Weight
 
 DENSE: Final = "dense"
+RATES: Final = "_rates.weight"
 Rows: TypeAlias = Sequence[Piece]  # of one stored tensor
 Section: TypeAlias = tuple[StoredTensor, Rows]
 
@@ -36,18 +37,21 @@ class Traits:
     Args:
         is_wide: norms are at least float32, whatever the dtype.
         norm_offset: the number that is added to the weight of a norm.
+        has_log_rates: the rates of decays are stored as the logarithms of their opposites.
         head_order: see `model.rope.head_order`; for the rows of queries and keys.
         head_dim: rows of a head.
     """
 
     is_wide: bool = False
     norm_offset: float = 0.0
+    has_log_rates: bool = False
     head_order: Sequence[int] = ()
     head_dim: int = 0
 
 
 AS_STORED: Final = Traits()
-TURNED: Final = re.compile(r".*\.(self_attn\.[qk]_proj|attn_[qk])\.(weight|bias)")  # rows of queries and keys
+# Rows of queries and keys, of all heads or of one, and their norms.
+TURNED: Final = re.compile(r".*\.(self_attn\.[qk]_(proj|norm)|attn_[qk](_norm)?)(\.\d+)?\.(weight|bias)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +160,10 @@ class StoredWeights:
         tensors = self._parts[name]
         if name.endswith("norm.weight"):
             return self._norm(tensors)
+        if name.endswith(RATES):
+            wide = torch.promote_types(self._dtype, torch.float32)
+            rates = self._read_rows([(tensors[0], all_rows(tensors[0]))], None, wide).flatten()
+            return -rates.exp() if self._traits.has_log_rates else rates
         plain = as_plain(self._read(name, WHOLE))
         return plain.flatten() if len(tensors[0].shape) == 1 else plain
 

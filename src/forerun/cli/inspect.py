@@ -12,6 +12,8 @@ from forerun.cli.head_sheet import head_rows, head_to_dict
 from forerun.cli.rank_sheet import rank_rows, rank_sheets
 from forerun.cli.sheet import ModelSheet, count, file_rows, print_rows, read_sheet, size
 from forerun.cli.template_sheet import template_rows
+from forerun.core.mixers import GatedDeltaNet, ShortConvolution
+from forerun.core.model_spec import ModelSpec
 from forerun.drafting.heads.stored import find_head
 
 
@@ -71,6 +73,18 @@ def _stored_in(sheet: ModelSheet) -> str:
     return ", ".join(f"{name} ({size(num_bytes)})" for name, num_bytes in formats)
 
 
+def of_layers(spec: ModelSpec) -> str:
+    """How many layers have a mixer in place of attention, in words."""
+    match spec.mixer:
+        case None:
+            return ""
+        case ShortConvolution():
+            kind = "short convolutions"
+        case GatedDeltaNet():
+            kind = "gated delta nets"
+    return f", {len(spec.mixer_layers)} of them {kind}"
+
+
 def _architecture_rows(sheet: ModelSheet) -> list[tuple[str, str]]:
     spec = sheet.spec
     assert spec is not None, "rows of a spec that could not be read"
@@ -80,7 +94,7 @@ def _architecture_rows(sheet: ModelSheet) -> list[tuple[str, str]]:
     return [
         ("family", spec.family),
         ("parameters", count(spec.num_parameters)),
-        ("layers", str(spec.num_layers)),
+        ("layers", f"{spec.num_layers}{of_layers(spec)}"),
         ("hidden size", f"{spec.hidden_size}, {spec.intermediate_size} in the MLP"),
         ("heads", heads),
         ("vocabulary", f"{spec.vocab_size} rows{', shared with the head' if spec.tied_embeddings else ''}{part}"),

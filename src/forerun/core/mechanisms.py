@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from forerun.core.mixers import GatedDeltaNet, ShortConvolution
 from forerun.core.model_spec import ModelSpec
 
 WINDOW: Final = "a sliding attention window"
@@ -19,6 +20,10 @@ OTHER_HEADS: Final = "layers with heads of another size"
 SINKS: Final = "attention sinks"
 EXPERTS: Final = "experts"
 CLAMPED: Final = "a clamped gate"
+SHARED_EXPERT: Final = "a shared expert"
+OUTPUT_GATE: Final = "an output gate of attention"
+CONVOLUTION: Final = "short convolutions"
+DELTA_NET: Final = "gated delta nets"
 
 
 def mechanisms_of(spec: ModelSpec, max_length: int) -> frozenset[str]:
@@ -41,6 +46,10 @@ def mechanisms_of(spec: ModelSpec, max_length: int) -> frozenset[str]:
         SINKS: spec.attention_sinks,
         EXPERTS: spec.num_experts > 0,
         CLAMPED: spec.gate == "clamped",
+        SHARED_EXPERT: spec.shared_size > 0,
+        OUTPUT_GATE: spec.gates_attention,
+        CONVOLUTION: isinstance(spec.mixer, ShortConvolution),
+        DELTA_NET: isinstance(spec.mixer, GatedDeltaNet),
     }
     return frozenset(name for name, is_needed in needed.items() if is_needed)
 

@@ -4,12 +4,15 @@ from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Final, Literal
 
+from forerun.core.mixers import KEPT_STATES, PLACE_LAG, PLACE_STRIDE, Mixer
+
 RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope", "proportional"]
 NormPlaces = Literal["before", "around", "after"]  # of a sublayer
 Gate = Literal["silu", "gelu_tanh", "clamped"]
 WeightFormat = Literal["plain", "int8", "int4"]  # of the weights of linear layers
 # Of layers with a window, on a CPU: a text can be cut back by this many tokens and resumed, as for another answer.
 WINDOW_MARGIN: Final = 1024
+STATE_ELEMENT: Final = 4  # bytes of a state's values, which are float32 or wider
 WINDOW_STEP: Final = 256  # slots whose memory is returned at once, in about 10 us a layer; a prefill pass fills as many
 
 
@@ -88,6 +91,8 @@ class ModelSpec:
         num_experts: MLPs of a layer, of which each token goes through `num_chosen_experts`: those to which a linear
             layer, the router, gives the highest scores. Their outputs are added up by the softmax of these scores.
             0: a layer has one MLP for all tokens. `intermediate_size` is that of an expert.
+        shared_size: intermediate size of one more MLP, which every token goes through besides its experts. Its output
+            is multiplied by the sigmoid of a gate, which is a product of the input. 0: there is none.
         attention_scale: factor of the products of queries and keys; None: 1 / sqrt(head_dim).
         embedding_scale: factor of the embedding where it enters the residual stream.
         rounds_embedding_scale: this factor is rounded to the dtype first (Gemma).
@@ -101,6 +106,8 @@ class ModelSpec:
             before them, and have none of their own.
         has_wide_borrowers: their MLPs have twice the intermediate size.
         full_head_dim, full_num_kv_heads: heads of the layers without a window; None: as in the others.
+        gates_attention: each head's output is multiplied by the sigmoid of a gate, which is a product of the input.
+        mixer: what the layers `mixer_layers` have in place of attention; they have no keys and values.
     """
 
     family: str
@@ -143,6 +150,10 @@ class ModelSpec:
     attention_sinks: bool = False
     num_experts: int = 0
     num_chosen_experts: int = 0
+    shared_size: int = 0
+    gates_attention: bool = False
+    mixer: Mixer | None = None
+    mixer_layers: tuple[int, ...] = ()
 
     @property
     def q_size(self) -> int:
@@ -169,6 +180,15 @@ class ModelSpec:
             num_kv_heads=(is_full and self.full_num_kv_heads) or self.num_kv_heads,
             intermediate_size=self.intermediate_size * (2 if is_wide else 1),
         )
+
+    def mixer_of(self, layer: int) -> Mixer | None:
+        """What a layer has in place of attention; None: it has attention."""
+        return self.mixer if layer in self.mixer_layers else None
+
+    @property
+    def attention_layers(self) -> tuple[int, ...]:
+        """The layers with attention."""
+        return tuple(layer for layer in range(self.num_layers) if layer not in self.mixer_layers)
 
     def borrows(self, layer: int) -> bool:
         """Whether a layer attends to the keys and values of another one."""
@@ -207,28 +227,41 @@ class ModelSpec:
             sizes += width * (self.vocab_size + 3 * self.hidden_size) + self.layer_input_size
             sizes += self.num_layers * self.hidden_size
         norms = (4 if self.norms == "around" else 2) * self.hidden_size
-        if self.qk_norm:
-            norms += 2 * self.head_dim
-        if self.qk_norm_whole:
-            norms += self.q_size + self.kv_size
-        biases = (self.q_size + 2 * self.kv_size) * self.qkv_bias + self.hidden_size * self.out_bias
-        biases += (2 * self.intermediate_size + self.hidden_size) * self.mlp_bias * (self.num_experts or 1)
+        biases = (2 * self.intermediate_size + self.hidden_size) * self.mlp_bias * (self.num_experts or 1)
         biases += self.num_experts * self.mlp_bias  # of the router
-        layer = norms + biases + self.layer_scale + self.num_heads * self.attention_sinks
+        layers = self.num_layers * (norms + biases + self.layer_scale)
+        layers += len(self.attention_layers) * self._num_in_vectors
         num_vocab_matrices = 1 if self.tied_embeddings else 2
         vocabulary = num_vocab_matrices * self.vocab_size * self.hidden_size
-        return sizes + self.num_layers * layer + self.hidden_size + vocabulary
+        return sizes + layers + self.hidden_size + vocabulary
+
+    @property
+    def _num_in_vectors(self) -> int:
+        """Elements of the norms, biases and sinks of a layer's attention."""
+        num_norms = 2 * self.head_dim * self.qk_norm + (self.q_size + self.kv_size) * self.qk_norm_whole
+        num_queries = self.q_size * (2 if self.gates_attention else 1)
+        biases = (num_queries + 2 * self.kv_size) * self.qkv_bias + self.hidden_size * self.out_bias
+        return num_norms + biases + self.num_heads * self.attention_sinks
 
     def _num_in_layer(self, layer: int) -> int:
-        """Elements of a layer's matrices."""
+        """Elements of a layer's matrices, and of the vectors of its mixer."""
         one = self.of_layer(layer)
-        num_kv = 0 if self.borrows(layer) else 2 * one.kv_size
         mlp = 3 * one.intermediate_size * (self.num_experts or 1) + self.num_experts
-        return self.hidden_size * (2 * one.q_size + num_kv + mlp)
+        mlp += 3 * self.shared_size + (self.shared_size > 0)
+        return self.num_in_mixer(layer) + self.hidden_size * mlp
+
+    def num_in_mixer(self, layer: int) -> int:
+        """Elements of the matrices of a layer's attention, or of all that it has in place of attention."""
+        one = self.of_layer(layer)
+        mixer = self.mixer_of(layer)
+        if mixer is None:
+            num_queries = (3 if self.gates_attention else 2) * one.q_size
+            return self.hidden_size * (num_queries + (0 if self.borrows(layer) else 2 * one.kv_size))
+        return self.hidden_size * (mixer.in_size + mixer.out_size) + mixer.num_in_vectors(self.hidden_size)
 
     def kv_bytes_per_token(self, bytes_per_element: int) -> int:
         """Bytes of the cache for each token of a text, layers with a window included, see `kv_bytes_on_cpu`."""
-        return 2 * self.num_layers * self.most_kv_size * bytes_per_element
+        return 2 * len(self.attention_layers) * self.most_kv_size * bytes_per_element
 
     @property
     def most_kv_size(self) -> int:
@@ -237,10 +270,22 @@ class ModelSpec:
 
 
 def kv_bytes_on_cpu(spec: ModelSpec, num_tokens: int, bytes_per_element: int) -> int:
-    """Most bytes of the keys and values of a text of this length, if memory is taken only when it is written to."""
-    owners = [layer for layer in range(spec.num_layers) if not spec.borrows(layer)]
+    """Most bytes of the cache of a text of this length, if memory is taken only when it is written to."""
+    owners = [layer for layer in spec.attention_layers if not spec.borrows(layer)]
     kept = [
         num_tokens if window is None else min(num_tokens, window + WINDOW_MARGIN + 2 * WINDOW_STEP)
         for window in map(spec.window_of, owners)
     ]
-    return sum(kept) * spec.kv_bytes_per_token(bytes_per_element) // spec.num_layers
+    num_layers = max(1, len(spec.attention_layers))
+    num_bytes = sum(kept) * spec.kv_bytes_per_token(bytes_per_element) // num_layers
+    return num_bytes + mixer_bytes(spec, num_tokens, max(bytes_per_element, STATE_ELEMENT))
+
+
+def mixer_bytes(spec: ModelSpec, num_tokens: int, bytes_per_element: int) -> int:
+    """Bytes of the states of a text, and of what its last rows left for later ones."""
+    mixer = spec.mixer
+    if mixer is None:
+        return 0
+    reach = PLACE_LAG + 2 * PLACE_STRIDE if mixer.state_size else WINDOW_MARGIN
+    num_rows = min(num_tokens, reach + 2 * WINDOW_STEP)
+    return (KEPT_STATES * mixer.state_size + num_rows * mixer.row_size) * len(spec.mixer_layers) * bytes_per_element

@@ -1,4 +1,8 @@
-"""The sublayers of a model that a draft pass may skip: attention and MLP of every layer, separately."""
+"""The sublayers of a model that a draft pass may skip: attention and MLP of every layer, separately.
+
+"attention" of a layer with a mixer (`core.mixers`) is this mixer. It can be skipped as attention can: the rows of a
+draft leave nothing in its slots and read nothing from them, and its state sums up committed rows, which no pass skips.
+"""
 
 from functools import lru_cache
 from typing import Final, TypeAlias
@@ -74,7 +78,11 @@ def kept_share(spec: ModelSpec, skipped: SkipSet) -> float:
     """The share of a model's weights that a pass without these sublayers reads; its head is always read."""
     if not skipped:
         return 1.0
-    attention = spec.hidden_size * (2 * spec.q_size + 2 * spec.kv_size)
-    mlp = 3 * spec.hidden_size * spec.intermediate_size * (spec.num_chosen_experts or 1)
-    whole = spec.num_layers * (attention + mlp) + spec.vocab_size * spec.hidden_size
-    return 1.0 - sum(attention if kind == ATTENTION else mlp for _, kind in skipped) / whole
+    mlp = 3 * spec.hidden_size * (spec.intermediate_size * (spec.num_chosen_experts or 1) + spec.shared_size)
+
+    def size(sublayer: Sublayer) -> int:
+        layer, kind = sublayer
+        return spec.num_in_mixer(layer) if kind == ATTENTION else mlp
+
+    whole = sum(map(size, all_sublayers(spec.num_layers))) + spec.vocab_size * spec.hidden_size
+    return 1.0 - sum(map(size, skipped)) / whole

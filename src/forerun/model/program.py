@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
+from forerun.core.mixers import GatedDeltaNet, ShortConvolution
 from forerun.core.model_spec import Gate, ModelSpec
 from forerun.core.sublayers import NOTHING, SkipSet, Sublayer
 
 OpKind = Literal[
-    "embed", "mask", "norm", "norm_qk", "norm_add", "linear", "linear_add", "add_partials", "sum_partials",
-    "rope_append", "tree_attention", "silu_mul", "gelu_mul", "experts", "layer_inputs", "gate_input", "scale", "tap",
-    "select_rows",
+    "embed", "mask", "norm", "norm_qk", "norm_add", "add", "linear", "linear_add", "add_partials", "sum_partials",
+    "rope_append", "tree_attention", "sigmoid_mul", "convolve", "gated_convolution", "delta_net", "silu_mul",
+    "gelu_mul", "experts", "layer_inputs", "gate_input", "scale", "tap", "select_rows",
 ]  # fmt: skip
 
 Program: TypeAlias = "tuple[Op, ...]"
@@ -76,7 +77,7 @@ def build_program(spec: ModelSpec, unused: SkipSet = NOTHING, *, is_shared: bool
         scale = Op(kind="scale", reads=("x",), writes="x", weights=f"layers.{layer}.layer_scale")
         own = layer_input_ops(layer) if spec.layer_input_size else []
         own += [scale] if spec.layer_scale else []
-        ops += [*attention_ops(spec, layer), *mlp_ops(spec, layer), *own, tap]
+        ops += [*mixer_ops(spec, layer), *mlp_ops(spec, layer), *own, tap]
     if is_shared:
         ops = [part for op in ops for part in shared_ops(op)]
     return (
@@ -85,6 +86,24 @@ def build_program(spec: ModelSpec, unused: SkipSet = NOTHING, *, is_shared: bool
         Op(kind="norm", reads=("x",), writes="h", weights="final_norm"),
         Op(kind="linear", reads=("h",), writes="logits", weights="head"),
     )
+
+
+def mixer_ops(spec: ModelSpec, layer: int) -> list[Op]:
+    """Attention, or what the layer has in place of it."""
+    part = f"layers.{layer}."
+    first = Op(kind="linear", reads=("h",), writes="mixer_in", weights=part + "mixer_in")
+    match spec.mixer_of(layer):
+        case None:
+            return attention_ops(spec, layer)
+        case ShortConvolution():
+            ops = [Op(kind="gated_convolution", reads=("mixer_in",), writes="mixed", weights=part + "convolution")]
+        case GatedDeltaNet():
+            ops = [
+                Op(kind="convolve", reads=("mixer_in",), writes="convolved", weights=part + "convolution"),
+                Op(kind="delta_net", reads=("convolved", "mixer_in"), writes="mixed", weights=part + "delta_net"),
+            ]
+    assert spec.norms == "before", "no family yet has such layers with other norms"
+    return sublayer_ops(spec, (layer, "attention"), [first, *ops], "mixed")
 
 
 def attention_ops(spec: ModelSpec, layer: int) -> list[Op]:
@@ -102,6 +121,11 @@ def attention_ops(spec: ModelSpec, layer: int) -> list[Op]:
     ]
     if spec.qk_norm_whole:
         ops.insert(1, Op(kind="norm_qk", reads=("qkv",), writes="qkv", weights=part))
+    if spec.gates_attention:
+        ops += [
+            Op(kind="linear", reads=("h",), writes="output_gate", weights=part + "attention_gate"),
+            Op(kind="sigmoid_mul", reads=("mixed", "output_gate"), writes="mixed"),
+        ]
     return sublayer_ops(spec, name, ops, "mixed")
 
 
@@ -125,7 +149,22 @@ def expert_ops(spec: ModelSpec, name: Sublayer) -> list[Op]:
         Op(kind="norm", reads=("x",), writes="h", weights=part + "mlp_norm", sublayer=name),
         Op(kind="linear", reads=("h",), writes="router", weights=part + "router", sublayer=name),
         Op(kind="experts", reads=("h", "router", "x"), writes="x", weights=part + "experts", sublayer=name),
+        *(shared_expert_ops(spec, name) if spec.shared_size else []),
     ]
+
+
+def shared_expert_ops(spec: ModelSpec, name: Sublayer) -> list[Op]:
+    """An MLP for every token besides its experts, with a gate."""
+    part = f"layers.{name[0]}.shared_"
+    ops = [
+        Op(kind="linear", reads=("h",), writes="gate_up", weights=part + "gate_up"),
+        Op(kind=GATES[spec.gate], reads=("gate_up",), writes="gated"),
+        Op(kind="linear", reads=("gated",), writes="branch", weights=part + "out"),
+        Op(kind="linear", reads=("h",), writes="output_gate", weights=part + "gate"),
+        Op(kind="sigmoid_mul", reads=("branch", "output_gate"), writes="branch"),
+        Op(kind="add", reads=("branch", "x"), writes="x"),
+    ]
+    return [replace(op, sublayer=name) for op in ops]
 
 
 def products_of_experts(op: Op, num_experts: int) -> list[tuple[Op, Op]]:

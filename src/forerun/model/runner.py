@@ -21,6 +21,7 @@ from forerun.model.warm_texts import WarmTexts
 from forerun.model.weights import WeightSource
 
 PREFILL_ROWS = 256  # rows of one prefill pass: wide enough for the matrix code, small enough for its buffers
+TOKENS_BETWEEN_SAVED = 1024  # of a text with states, which is continued where it was saved: at most so many are reread
 SPIN_S = 0.2e-3  # a sleep of a few ms usually ends 0.1 to 0.2 ms late
 MakeExecutor: TypeAlias = Callable[[TreeCache], Executor]
 LEAST_ROWS = 16  # this many lost tokens can be read again in one pass, which costs little more than a pass of one row
@@ -179,6 +180,8 @@ class Runner:
         for start in range(num_shared, len(token_ids), PREFILL_ROWS):
             rows = list(token_ids[start : start + PREFILL_ROWS])
             output = self.append(rows, num_logit_rows=0, taps=taps)
+            if self.cache.mixer_rows is not None and is_stop(start + len(rows), len(token_ids)):
+                self._warm.save(self.cached_ids, self.owner)  # a text with states is continued only where it was saved
             yield start + len(rows), output.features
 
     def extend(self, token_ids: list[int], *, num_logit_rows: int) -> Tensor:
@@ -214,6 +217,11 @@ class Runner:
     def drop_rows(self) -> None:
         """Drop all rows after the text."""
         self.play(Step(move=CacheMove(length=self.cache.committed_len)))
+
+
+def is_stop(length: int, whole: int) -> bool:
+    """Whether a text that is read is saved at this length: at its end, and every so many tokens."""
+    return length == whole or length % TOKENS_BETWEEN_SAVED == 0
 
 
 def wait_until(end: float) -> None:

@@ -1,22 +1,21 @@
 """Keys and values of the committed text and of the draft tree.
 
-Legend: L layers, S slots, K key/value heads, D head size. Keys are stored after the rotary embedding: a row keeps its
-position when it moves to another slot.
+Legend: L layers with attention, S slots, K key/value heads, D head size. Keys are stored after the rotary embedding: a
+row keeps its position when it moves to another slot.
 """
 
-import mmap
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from math import prod
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from forerun.core.model_spec import ModelSpec
+from forerun.core.model_spec import WINDOW_MARGIN, WINDOW_STEP, ModelSpec
 from forerun.core.threads import inference
 from forerun.model.executor import CacheMove, Tell
-from forerun.model.sliding_slots import SlidingSlots
+from forerun.model.mixer_rows import MixerRows
+from forerun.model.sliding_slots import SlidingSlots, zeros
 
 MoveSlots: TypeAlias = Callable[[Tensor, Sequence[int], int], None]  # see ModelBackend.move_slots
 
@@ -28,8 +27,9 @@ class TreeCache:
     committed_len. A forward pass writes rows to the slots it is given; only the runner reserves and moves slots.
     Source: SwiftSpec, arXiv 2506.11309, "evolving tree cache".
 
-    On a CPU, layers with a window keep only the end of a long text (`SlidingSlots`). So a text can be cut back only a
-    little, or to nothing: `resumable` returns how much of it can be kept.
+    On a CPU, layers with a window keep only the end of a long text (`SlidingSlots`), and layers with a state only the
+    last states (`MixerRows`). So a text can be cut back only a little, or to nothing: `resumable` returns how much of
+    it can be kept.
 
     Args:
         tell: called for every change of this cache, in order: moves, passes, texts saved and restored. A process that
@@ -48,10 +48,17 @@ class TreeCache:
     ) -> None:
         has_equal_heads = all(spec.of_layer(layer) is spec for layer in range(spec.num_layers))
         heads = (spec.num_kv_heads, spec.head_dim) if has_equal_heads else (1, spec.most_kv_size)
-        shape = (2, spec.num_layers, capacity, *heads)
-        self._heads = [(one.num_kv_heads, one.head_dim) for one in map(spec.of_layer, range(spec.num_layers))]
-        self.storage_2LSKD, pages = zeros(shape, dtype=dtype, device=device)
-        self.sliding = SlidingSlots(spec, self.storage_2LSKD, pages)
+        layers = spec.attention_layers
+        self._numbers = {layer: number for number, layer in enumerate(layers)}
+        self._heads = {layer: (spec.of_layer(layer).num_kv_heads, spec.of_layer(layer).head_dim) for layer in layers}
+        self.storage_2LSKD, pages = zeros((2, len(layers), capacity, *heads), dtype=dtype, device=device)
+        reach = (spec.window or 1) - 1  # slots before its own that a row reads in a layer with a window
+        self.sliding = SlidingSlots(
+            self.storage_2LSKD, pages, margin=WINDOW_MARGIN, step=WINDOW_STEP,
+            layers=[number for layer, number in self._numbers.items() if spec.window_of(layer) is not None],
+            first_read=lambda position: position - reach,
+        )  # fmt: skip
+        self.mixer_rows = None if spec.mixer is None else MixerRows(spec, capacity, dtype=dtype, device=device)
         self.keys_LSKD = self.storage_2LSKD[0]
         self.values_LSKD = self.storage_2LSKD[1]
         self.capacity = capacity
@@ -63,7 +70,8 @@ class TreeCache:
     def layer(self, layer: int) -> tuple[Tensor, Tensor]:
         """The keys and the values of a layer, [S, K, D] with its own heads."""
         num_heads, head_dim = self._heads[layer]
-        kinds = (self.keys_LSKD[layer], self.values_LSKD[layer])
+        number = self._numbers[layer]
+        kinds = (self.keys_LSKD[number], self.values_LSKD[number])
         if kinds[0].shape[1:] == (num_heads, head_dim):
             return kinds
         keys, values = (kind[:, 0, : num_heads * head_dim].view(-1, num_heads, head_dim) for kind in kinds)
@@ -81,7 +89,8 @@ class TreeCache:
 
     def resumable(self, length: int) -> int:
         """How much of the text can be kept, if at most `length` tokens are wanted: `length` tokens, or none."""
-        return length if self.sliding.is_whole(length, self.sliding.whole_from) else 0
+        is_whole = self.sliding.is_whole(length, self.sliding.whole_from)
+        return length if is_whole and (self.mixer_rows is None or self.mixer_rows.is_resumable(length)) else 0
 
     def reserve(self, num_rows: int) -> int:
         """Reserve slots for tree rows; return the first slot."""
@@ -106,27 +115,19 @@ class TreeCache:
         with self.tell(move):
             self.committed_len = move.length + num_committed
             self.num_tree = len(rows) - move.num_committed
-            if move.length or rows or move.num_adopted:
-                self.sliding.pass_by(move.length)
-            else:
-                self.sliding.clear()
+            is_empty = not (move.length or rows or move.num_adopted)
             num_in_place = next((place for place, row in enumerate(rows) if row != place), len(rows))
-            if num_in_place < len(rows):
-                sources = [start + row for row in rows[num_in_place:]]
+            sources = [start + row for row in rows[num_in_place:]]
+            self.sliding.clear() if is_empty else self.sliding.pass_by(move.length)
+            if sources:
                 self._move_slots(self.storage_2LSKD, sources, start + num_in_place)
+            if self.mixer_rows is not None:
+                self.mixer_rows.move(self.committed_len, sources, start + num_in_place)
+                self.mixer_rows.clear() if is_empty else self.mixer_rows.pass_by(move.length)
 
     def truncate(self, length: int) -> None:
         """Drop the tree and all committed tokens from `length` on."""
         self.move(CacheMove(length=length))
-
-
-def zeros(shape: tuple[int, ...], *, dtype: torch.dtype, device: str) -> tuple[Tensor, mmap.mmap | None]:
-    """A tensor of zeros, and its pages if they can be returned to the system one by one. On a CPU it takes memory page
-    by page, when it is written to."""
-    if torch.device(device).type != "cpu" or not prod(shape):
-        return torch.zeros(shape, dtype=dtype, device=device), None
-    pages = mmap.mmap(-1, prod(shape) * dtype.itemsize, access=mmap.ACCESS_COPY)
-    return torch.frombuffer(pages, dtype=dtype).view(shape), pages if hasattr(mmap, "MADV_DONTNEED") else None
 
 
 def move_slots_by_index(storage_2LSKD: Tensor, sources: Sequence[int], start: int) -> None:

@@ -15,6 +15,7 @@ from forerun.core.errors import ConfigError
 from forerun.core.shared_length import shared_length
 from forerun.core.threads import inference, on_one_thread
 from forerun.model.executor import TextMove
+from forerun.model.mixer_rows import MixerRows, Snapshot
 from forerun.model.tree_cache import TreeCache
 
 BLOCK: Final = 32  # tokens: where two texts diverge, at most 31 rows are stored twice; saving copies 32 rows at a time
@@ -46,7 +47,8 @@ class WarmTexts:
     different owners share no block.
 
     If layers with a window hold only the end of a long text, only this end is saved for them. A text is found up to the
-    last token whose windows are saved too.
+    last token whose windows are saved too. Of a model with mixers (`core.mixers`), it is found up to the last length at
+    which it was saved: there a snapshot of its mixers' rows and states is kept. Half of the memory is for snapshots.
 
     Invariant: the rows of every block in the tree are complete. A block is added to the tree after its rows are written
     and removed before they are overwritten, so an interrupt can lose a text but cannot corrupt one.
@@ -65,7 +67,12 @@ class WarmTexts:
         self._sliding = cache.sliding
         self._root = Block(place=-1)
         self._now = 0
-        self._num_blocks = max_bytes // (cache.bytes_per_slot * BLOCK)
+        self._mixer_rows = cache.mixer_rows
+        self._room_for_snapshots = max_bytes // 2 if cache.mixer_rows is not None else 0
+        # By the place of a text's last block and the text's length, the one saved least recently first.
+        self._snapshots: OrderedDict[tuple[int, int], Snapshot] = OrderedDict()
+        self._found: tuple[int, int] | None = None  # the snapshot of the last search
+        self._num_blocks = (max_bytes - self._room_for_snapshots) // (cache.bytes_per_slot * BLOCK)
         self._rows_N2LBKD = storage_of(cache, self._num_blocks)
         self._by_age: OrderedDict[int, Block] = OrderedDict()  # by place, the block used least recently first
 
@@ -75,7 +82,9 @@ class WarmTexts:
             self._now += 1
             path = self._path(token_ids, owner)
             self._use([block for block, _ in path])
-        return sum(num_tokens for _, num_tokens in path)
+        length = sum(num_tokens for _, num_tokens in path)
+        self._found = (path[-1][0].place, length) if path else None
+        return length
 
     def save(self, token_ids: Sequence[int], owner: str) -> None:
         """Save `token_ids`, the beginning of the text in the cache, as far as there is room."""
@@ -87,6 +96,24 @@ class WarmTexts:
                     break
                 path.append(block)
             self._use(path[1:])
+            if self._mixer_rows is not None and len(path) > 1 and (len(path) - 1) * BLOCK >= len(token_ids):
+                self._snap(self._mixer_rows, path[-1], len(token_ids))
+
+    def _snap(self, rows: MixerRows, block: Block, length: int) -> None:
+        """Keep a snapshot of the present text with its last block, as far as there is room."""
+        snapshot = None if (block.place, length) in self._snapshots else rows.snapshot(length)
+        if snapshot is None or snapshot.num_bytes > self._room_for_snapshots:
+            return
+        while self._snapshots and self._num_snapshot_bytes + snapshot.num_bytes > self._room_for_snapshots:
+            oldest = next(iter(self._snapshots))
+            if oldest == self._found:
+                return  # it is restored next
+            self._snapshots.pop(oldest, None)
+        self._snapshots[block.place, length] = snapshot
+
+    @property
+    def _num_snapshot_bytes(self) -> int:
+        return sum(snapshot.num_bytes for snapshot in self._snapshots.values())
 
     def restore(self, token_ids: Sequence[int], owner: str, start: int) -> int:
         """Copy the saved rows of this text to the cache, from slot `start` on; return the slot after the last.
@@ -102,6 +129,8 @@ class WarmTexts:
                 rows = self._rows(block, num_there, num_tokens)
                 self._copy(self._slots(first + num_there, first + num_tokens), rows, is_whole=block.is_whole)
                 first += num_tokens
+            if self._mixer_rows is not None and path:
+                self._mixer_rows.restore(self._snapshots[path[-1][0].place, first])
             self._use([block for block, _ in path])
         return first
 
@@ -124,7 +153,16 @@ class WarmTexts:
                 path.append((block, num_shared))
             if num_shared < BLOCK:
                 break
-        return self._resumable(path)
+        return self._resumable(path) if self._mixer_rows is None else self._up_to_snapshot(path)
+
+    def _up_to_snapshot(self, path: Sequence[tuple[Block, int]]) -> list[tuple[Block, int]]:
+        """The longest beginning of a path that ends at a snapshot."""
+        for number in range(len(path) - 1, -1, -1):
+            block, num_tokens = path[number]
+            for count in range(num_tokens, 0, -1):
+                if (block.place, number * BLOCK + count) in self._snapshots:
+                    return [*path[:number], (block, count)]
+        return []
 
     def _resumable(self, path: list[tuple[Block, int]]) -> list[tuple[Block, int]]:
         """The longest beginning of a path after which a text can be resumed."""
@@ -179,6 +217,8 @@ class WarmTexts:
             return None
         if oldest.parent is not None and oldest in oldest.parent.children:
             oldest.parent.children.remove(oldest)
+        for key in [key for key in self._snapshots if key[0] == oldest.place]:
+            del self._snapshots[key]
         return oldest
 
     def _use(self, path: Sequence[Block]) -> None:

@@ -102,6 +102,8 @@ def why_indivisible(spec: ModelSpec) -> str:
     """Why a model's weights cannot be divided among ranks; empty if they can."""
     if spec.full_head_dim is not None or spec.layer_input_size or spec.num_borrowing_layers:
         return "whose layers are not all alike"
+    if spec.mixer is not None or spec.gates_attention:
+        return "whose layers do not all have plain attention"
     return "which has experts" if spec.num_experts else ""
 
 

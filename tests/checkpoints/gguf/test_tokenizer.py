@@ -83,6 +83,8 @@ def test_byte_level_tokenizers_give_the_ids_of_their_own_files(tmp_path: Path, p
     ("llama-bpe", "12345 a,b I'LL", ["123", "45", "Ġa", ",b", "ĠI", "'LL"]),
     ("smaug-bpe", "1234\n\n", ["123", "4", "ĊĊ"]),
     ("qwen2", "123 I'LL  x", ["1", "2", "3", "ĠI", "'LL", "Ġ", "Ġx"]),
+    ("qwen35", "12 a\u0331b I'LL", ["1", "2", "Ġa\u00cc\u00b1b", "ĠI", "'LL"]),
+    ("lfm2", "12345 a,b I'LL", ["123", "45", "Ġa", ",b", "ĠI", "'LL"]),
     ("smollm", "123 I'LL", ["1", "2", "3", "ĠI", "'", "LL"]),
     ("gpt-2", "123 don't", ["123", "Ġdon", "'t"]),
     ("deepseek-llm", "Ab, c1\n\nd", ["Ab", ",", "Ġc", "1", "Ċ", "Ċ", "d"]),

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from forerun.backends.torch.frame import Frame, Step
+from forerun.backends.torch.mixer_steps import paths_of
 from forerun.backends.torch.ops import Norm, TorchOps, TreeMask
 from forerun.core.model_spec import ModelSpec, RopeSpec
 from forerun.model.program import Op
@@ -20,7 +21,7 @@ from forerun.model.tree_cache import TreeCache
 def bind_mask(spec: ModelSpec, ops: TorchOps, cache: TreeCache) -> Step:
     like = cache.keys_LSKD
     prepare_mask = ops.prepare_mask
-    kinds = {mask_of(spec, layer) for layer in range(spec.num_layers)}
+    kinds = {mask_of(spec, layer) for layer in spec.attention_layers}
 
     def mask(frame: Frame) -> None:
         tree = TreeMask(
@@ -33,6 +34,8 @@ def bind_mask(spec: ModelSpec, ops: TorchOps, cache: TreeCache) -> Step:
             (window, group): prepare_mask(replace(tree, window=window), group=group, like=like)
             for window, group in kinds
         }
+        if spec.mixer is not None:
+            frame.paths = paths_of(tree, spec.mixer, device=like.device)
 
     return mask
 

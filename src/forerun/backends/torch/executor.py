@@ -15,7 +15,9 @@ from forerun.backends.bind import bind_weights
 from forerun.backends.torch.attention_steps import bind_mask, bind_rope_append, bind_tree_attention, norm_whole
 from forerun.backends.torch.expert_steps import bind_experts
 from forerun.backends.torch.frame import Frame, Step
+from forerun.backends.torch.mixer_steps import bind_convolve, bind_delta_net, bind_gated_convolution, sigmoid_mul
 from forerun.backends.torch.ops import Linear, Norm, TorchOps
+from forerun.core.mixers import GatedDeltaNet, ShortConvolution
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import all_sublayers
 from forerun.core.threads import inference
@@ -131,6 +133,8 @@ class EagerExecutor(ModelExecutor):
                 norm = self._bound.norms[op.weights]
                 number = None if op.sublayer is None else self._sublayers.index(op.sublayer)
                 return bind_add(op, lambda branch, x: x + norm(branch), number)
+            case "add":
+                return bind_add(op, lambda branch, x: x + branch, self._sublayers.index(op.sublayer))
             case "layer_inputs":
                 assert self._bound.layer_table is not None, "a table of the embeddings for each layer"
                 table = as_plain(self._bound.layer_table)
@@ -160,6 +164,10 @@ class EagerExecutor(ModelExecutor):
                 return bind_rope_append(op, self._spec, self._cache, self._ops, head_norms)
             case "tree_attention":
                 return bind_tree_attention(op, self._spec, self._cache, self._ops, self._bound.sinks.get(op.weights))
+            case "sigmoid_mul":
+                return bind_binary(op, sigmoid_mul)
+            case "convolve" | "gated_convolution" | "delta_net":
+                return self._bind_mixer(op)
             case "silu_mul":
                 return bind_unary(op, self._ops.silu_mul)
             case "gelu_mul":
@@ -168,6 +176,19 @@ class EagerExecutor(ModelExecutor):
                 return tap
             case "select_rows":
                 return select_rows
+
+    def _bind_mixer(self, op: Op) -> Step:
+        mixer = self._spec.mixer
+        rows = self._cache.mixer_rows
+        assert mixer is not None and rows is not None, "a layer with a mixer"
+        match mixer:
+            case ShortConvolution():
+                return bind_gated_convolution(mixer, op.layer, rows, self._bound.convolutions[op.weights])
+            case GatedDeltaNet() if op.kind == "convolve":
+                return bind_convolve(mixer, op.layer, rows, self._bound.convolutions[op.weights])
+            case GatedDeltaNet():
+                net = self._bound.nets[op.weights]
+                return bind_delta_net(mixer, op.layer, rows, net, self._ops, self._spec.norm_eps)
 
     def _capped(self, op: Op, linear: Linear) -> Callable[[Tensor], Tensor]:
         """The product; of the head, its logits capped if the model caps them."""
@@ -196,6 +217,17 @@ def bind_unary(op: Op, function: Callable[[Tensor], Tensor]) -> Step:
         setattr(frame, writes, function(getattr(frame, reads)))
 
     return unary
+
+
+def bind_binary(op: Op, function: Callable[[Tensor, Tensor], Tensor]) -> Step:
+    """A product of two buffers."""
+    first, second = op.reads
+    writes = op.writes
+
+    def binary(frame: Frame) -> None:
+        setattr(frame, writes, function(getattr(frame, first), getattr(frame, second)))
+
+    return binary
 
 
 def bind_add(op: Op, add: Add, sublayer: int | None) -> Step:

@@ -9,6 +9,7 @@ from forerun.core.model_spec import ModelSpec
 
 FULL = "full_attention"
 SLIDING = "sliding_attention"
+LINEAR = "linear_attention"
 LAYER_KINDS: Final = (FULL, SLIDING)
 FUSED_QKV: Final = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 FUSED_GATE_UP: Final = ("mlp.gate_proj", "mlp.up_proj")
@@ -50,8 +51,23 @@ def all_but_every(period: int, num_layers: int) -> tuple[int, ...]:
     return tuple(layer for layer in range(num_layers) if (layer + 1) % period)
 
 
+def layers_of_kind(config: JsonFile, kind: str, usual: tuple[int, ...]) -> tuple[int, ...]:
+    """The layers of this kind by `layer_types`; without it, the usual ones.
+
+    Raises:
+        CheckpointError: it does not have one entry for each layer.
+    """
+    kinds = config.values.get("layer_types")
+    if not isinstance(kinds, list) or not kinds:
+        return usual
+    num_layers = config.integer("num_hidden_layers")
+    if len(kinds) != num_layers or not set(kinds) - {kind}:
+        raise config.wrong("layer_types", f"a list of {num_layers} entries, not all of which are {kind!r}")
+    return tuple(layer for layer, other in enumerate(kinds) if other == kind)
+
+
 def as_they_are(keys: JsonFile) -> JsonFile:
-    """All layers have the same values."""
+    """The keys mean what they mean in other families, and all layers have the same values."""
     return keys
 
 
@@ -88,11 +104,14 @@ class Family:
         keys_are_values: layers without a projection of values use the projection of the keys.
         norm_offset: the number that is added to a norm's stored weight; GGUF files hold the sum.
         fused: projections that a folder stores as one, with their parts in the order of their rows.
-        renamed: other modules whose names differ from Llama's, with Llama's names.
+        renamed: other modules, of layers or of the whole model, whose names differ from Llama's, with Llama's names.
         gguf_fused, gguf_norms: the same for GGUF files.
+        usual: a config with the keys of other families, where this one's have other names.
+        gguf_final_norm: the name of the last norm in a GGUF file.
         gguf_usual: a GGUF file's keys, where values that differ by layer are those of layers with a window.
         read: sets the values of the spec that only this family has, by the config; `read_gguf` by a GGUF file's keys.
         stacks_experts: a folder has one tensor for a weight of all experts of a layer.
+        fuses_nets: a folder has two products of a gated delta net, with the parts of one key head after another.
         gguf_keys: the keys that `read_gguf` and `gguf_sliding` read, besides those of all families.
     """
 
@@ -132,11 +151,14 @@ class Family:
             "mlp_post_norm": "post_ffw_norm",
         }
     )
+    gguf_final_norm: str = "output_norm"
+    usual: Callable[[JsonFile], JsonFile] = as_they_are
     gguf_usual: Callable[[JsonFile], JsonFile] = as_they_are
     read: ReadValues = unchanged
     read_gguf: ReadValues = unchanged
     gguf_keys: tuple[str, ...] = ()
     stacks_experts: bool = False
+    fuses_nets: bool = False
 
 
 def with_experts(config: JsonFile, spec: ModelSpec, count: str, chosen: str, size: str) -> ModelSpec:

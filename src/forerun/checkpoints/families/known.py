@@ -9,6 +9,7 @@ from forerun.checkpoints.families.gemma4 import GEMMA4
 from forerun.checkpoints.families.glm4 import GLM4
 from forerun.checkpoints.families.gpt_oss import GPT_OSS
 from forerun.checkpoints.families.granite import GRANITE, GRANITE_HYBRID
+from forerun.checkpoints.families.lfm2 import LFM2
 from forerun.checkpoints.families.llama import LLAMA
 from forerun.checkpoints.families.ministral3 import MINISTRAL3
 from forerun.checkpoints.families.mistral import MISTRAL
@@ -16,7 +17,9 @@ from forerun.checkpoints.families.olmo import OLMO2, OLMO3
 from forerun.checkpoints.families.phi3 import PHI3
 from forerun.checkpoints.families.qwen2 import QWEN2
 from forerun.checkpoints.families.qwen3 import QWEN3
+from forerun.checkpoints.families.qwen3_5 import QWEN3_5
 from forerun.checkpoints.families.qwen3_moe import QWEN3_MOE
+from forerun.checkpoints.families.qwen3_next import QWEN3_5_MOE, QWEN3_NEXT
 from forerun.checkpoints.families.smollm3 import SMOLLM3
 
 ALL: Final = (
@@ -36,6 +39,10 @@ ALL: Final = (
     GLM4,
     GPT_OSS,
     QWEN3_MOE,
+    QWEN3_5,
+    QWEN3_NEXT,
+    QWEN3_5_MOE,
+    LFM2,
 )
 BY_NAME: Final[Mapping[str, Family]] = {family.name: family for family in ALL}
 BY_ARCHITECTURE: Final[Mapping[str, Family]] = {family.architecture: family for family in ALL if family.architecture}

@@ -7,13 +7,22 @@ from forerun.core.json_file import JsonFile
 from forerun.core.model_spec import ModelSpec
 
 
-def read(config: JsonFile, spec: ModelSpec) -> ModelSpec:
+def require_experts_everywhere(config: JsonFile) -> None:
+    """Refuse other shares of experts than those that we compute, and layers without experts.
+
+    Raises:
+        CheckpointError: names the key.
+    """
     if not config.flag("norm_topk_prob"):
         raise config.wrong("norm_topk_prob", "true: the shares of a token's experts must add up to 1")
     if config.integer("decoder_sparse_step") != 1:
         raise config.wrong("decoder_sparse_step", "1: all layers must have experts")
     if config.values.get("mlp_only_layers"):
         raise config.wrong("mlp_only_layers", "empty: all layers must have experts")
+
+
+def read(config: JsonFile, spec: ModelSpec) -> ModelSpec:
+    require_experts_everywhere(config)
     if config.flag("use_sliding_window"):
         raise config.wrong("use_sliding_window", "false, the only supported value in this family")
     count = "num_experts" if config.has("num_experts") else "num_local_experts"  # the latter since transformers 5

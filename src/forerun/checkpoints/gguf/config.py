@@ -83,12 +83,16 @@ def read_model_spec(file: GgufFile) -> ModelSpec:
     num_heads, num_kv_heads = read_head_counts(keys, "attention.head_count", "attention.head_count_kv")
     max_positions = keys.integer("context_length", least=MIN_POSITIONS)
     window = keys.integer("attention.sliding_window", max_positions, least=MIN_POSITIONS)
-    keys.integer("block_count", most=MAX_LAYERS)
+    layers = range(keys.integer("block_count", most=MAX_LAYERS))
+
+    def has_bias(module: str) -> bool:
+        return any(f"blk.{layer}.{module}.bias" in file.tensors for layer in layers)
+
     sliding_layers = family.gguf_sliding(keys)
     head_dim = _read_head_dim(keys, num_heads, family)
     spec = ModelSpec(
         family=family.name,
-        num_layers=keys.integer("block_count", most=MAX_LAYERS),
+        num_layers=len(layers),
         hidden_size=keys.integer("embedding_length"),
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
@@ -97,9 +101,9 @@ def read_model_spec(file: GgufFile) -> ModelSpec:
         vocab_size=_read_vocab_size(file),
         max_positions=max_positions,
         norm_eps=keys.number("attention.layer_norm_rms_epsilon"),
-        qkv_bias=family.qkv_bias or "blk.0.attn_q.bias" in file.tensors,
-        out_bias="blk.0.attn_output.bias" in file.tensors,
-        mlp_bias="blk.0.ffn_down.bias" in file.tensors,  # `read_gguf` of families with experts sets it again
+        qkv_bias=family.qkv_bias or has_bias("attn_q"),
+        out_bias=has_bias("attn_output"),
+        mlp_bias=has_bias("ffn_down"),  # `read_gguf` of families with experts sets it again
         qk_norm=family.qk_norm,
         tied_embeddings=HEAD_NAME not in file.tensors,
         rope=read_rope(file, stated, max_positions, stated.integer("attention.key_length", head_dim)),

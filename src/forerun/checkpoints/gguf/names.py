@@ -12,7 +12,7 @@ from forerun.checkpoints.families.known import BY_NAME
 from forerun.checkpoints.gguf.config import DIVISORS_NAMES, EMBEDDING_NAME, HEAD_NAME
 from forerun.checkpoints.gguf.header import GgufFile
 from forerun.checkpoints.huggingface import names as huggingface_names
-from forerun.checkpoints.huggingface.names import TensorPlace, tensor_plan
+from forerun.checkpoints.huggingface.names import TensorPlace, gated_heads, tensor_plan
 from forerun.checkpoints.huggingface.plain_names import rows_of, split, values_from_keys
 from forerun.checkpoints.safetensors.header import StoredTensor
 from forerun.core.model_spec import ModelSpec
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 OUTER: Final = {
     huggingface_names.EMBEDDING_NAME: EMBEDDING_NAME,
-    "model.norm.weight": "output_norm.weight",
     huggingface_names.HEAD_NAME: HEAD_NAME,
     "model.embed_tokens_per_layer.weight": "per_layer_token_embd.weight",
     "model.per_layer_model_projection.weight": "per_layer_model_proj.weight",
@@ -41,6 +40,21 @@ IN_LAYERS: Final = {
     "mlp.down_proj.": "ffn_down.",
     "mlp.router.": "ffn_gate_inp.",
     "self_attn.sinks": "attn_sinks.weight",
+    "self_attn.q_proj_gate.": "attn_q_gate.",
+}
+MIXERS: Final = {
+    "linear_attn.in_proj_qkv.": "attn_qkv.",
+    "linear_attn.in_proj_z.": "attn_gate.",
+    "linear_attn.in_proj_b.": "ssm_beta.",
+    "linear_attn.in_proj_a.": "ssm_alpha.",
+    "linear_attn.out_proj.": "ssm_out.",
+    "linear_attn.conv1d.": "ssm_conv1d.",
+    "linear_attn.norm.": "ssm_norm.",
+    "linear_attn.A_log": "ssm_a",
+    "linear_attn.dt_bias": "ssm_dt.bias",
+    "conv.in_proj.": "shortconv.in_proj.",
+    "conv.out_proj.": "shortconv.out_proj.",
+    "conv.conv.": "shortconv.conv.",
 }
 LAYER_INPUTS: Final = {
     "layer_scalar": "layer_output_scale.weight",
@@ -48,16 +62,24 @@ LAYER_INPUTS: Final = {
     "per_layer_projection.": "proj.",
     "post_per_layer_input_norm.": "post_norm.",
 }
+FINAL_NORM: Final = "model.norm.weight"
 UNUSED_OF_BORROWERS: Final = ("attn_k", "attn_v", "attn_k_norm")
 EXPERTS: Final = re.compile(r"(?P<weight>blk\.\d+\.ffn_\w+_exps)\.(?P<kind>weight|bias)")
 EXPERT: Final = re.compile(r"mlp\.experts\.(?P<expert>\d+)\.(?P<weight>gate|up|down)_proj\.")
 LEFTOVER: Final = ".attn_rot_embd.weight"  # rotary frequencies from early converters; we compute them
+BLOCK: Final = re.compile(r"blk\.(?P<layer>\d+)\.")
 LAYER: Final = re.compile(r"layers\.(?P<layer>\d+)\.(?P<module>\w+)\.weight")  # a name of ours
 
 
 def gguf_plan(spec: ModelSpec) -> dict[str, TensorPlace]:
     """Every tensor that the file must hold, by its name in the file, and its place."""
-    return {gguf_name(name, place, spec): place for name, place in tensor_plan(spec).items()}
+    plan = tensor_plan(spec)
+    return {gguf_name(name, place, spec): replace(place, shape=gguf_shape(place)) for name, place in plan.items()}
+
+
+def gguf_shape(place: TensorPlace) -> tuple[int, ...]:
+    """The shape of a tensor; a convolution's has no dimension of size 1."""
+    return place.shape if len(place.shape) < 3 else (place.shape[0], place.shape[2])
 
 
 def gguf_name(name: str, place: TensorPlace, spec: ModelSpec) -> str:
@@ -66,8 +88,10 @@ def gguf_name(name: str, place: TensorPlace, spec: ModelSpec) -> str:
     norms = BY_NAME[spec.family].gguf_norms
     if own is not None and own["module"] in norms:
         return f"blk.{own['layer']}.{norms[own['module']]}.weight"
+    if name == FINAL_NORM:
+        return f"{BY_NAME[spec.family].gguf_final_norm}.weight"
     name = EXPERT.sub(r"ffn_\g<weight>_exps.\g<expert>.", name)
-    for part, replacement in OUTER.items() if name in OUTER else (IN_LAYERS | LAYER_INPUTS).items():
+    for part, replacement in OUTER.items() if name in OUTER else (IN_LAYERS | LAYER_INPUTS | MIXERS).items():
         name = name.replace(part, replacement)
     return name
 
@@ -82,11 +106,19 @@ def model_tensors(file: GgufFile, spec: ModelSpec) -> dict[str, StoredTensor]:
         for layer in filter(spec.borrows, range(spec.num_layers))
         for module in UNUSED_OF_BORROWERS
     }
+    fused = {**family.gguf_fused, "attn_q": gated_heads(spec, "attn_q")}
     for name, tensor in file.tensors.items():
-        if name not in unused:
+        if name not in unused and not is_of_draft_head(name, spec):
             for part in experts_of(name, tensor, spec):
-                named |= split(part.name, part, family.gguf_fused, plan, {})
+                named |= split(part.name, part, fused, plan, {})
     return named | values_from_keys(named, plan, "attn_v", "attn_k") if family.keys_are_values else named
+
+
+def is_of_draft_head(name: str, spec: ModelSpec) -> bool:
+    """Whether a tensor is of the draft head behind the layers, which is not read."""
+    block = BLOCK.match(name)
+    has_head = "nextn_predict_layers" in BY_NAME[spec.family].gguf_keys
+    return has_head and block is not None and int(block["layer"]) >= spec.num_layers
 
 
 def experts_of(name: str, tensor: StoredTensor, spec: ModelSpec) -> Iterator[StoredTensor]:

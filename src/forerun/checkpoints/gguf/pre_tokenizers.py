@@ -14,7 +14,7 @@ from typing import Final
 
 from tokenizers import Regex, pre_tokenizers
 
-from forerun.checkpoints.huggingface.split_patterns import GPT2, LLAMA3, O200K, QWEN2, SEED_CODER, TEKKEN
+from forerun.checkpoints.huggingface.split_patterns import GPT2, LLAMA3, O200K, QWEN2, QWEN35, SEED_CODER, TEKKEN
 
 # Cased letters, except those of some scripts, as DeepSeek's tokenizer.json lists them.
 DEEPSEEK_LETTERS: Final = (
@@ -61,9 +61,10 @@ class Splitting:
 OF_LLAMA3: Final = Splitting(expressions=(LLAMA3,), ignore_merges=True, adds_bos=True)
 SPLITTINGS: Final[Mapping[str, Splitting]] = {
     "default": Splitting(expressions=(r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]")),
-    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "midm-2.0"), OF_LLAMA3),
+    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "midm-2.0", "lfm2"), OF_LLAMA3),
     **dict.fromkeys(("dbrx", "smaug-bpe"), Splitting(expressions=(LLAMA3,))),
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez"), Splitting(expressions=(QWEN2,), composes=True)),
+    "qwen35": Splitting(expressions=(QWEN35,), composes=True),
     **dict.fromkeys(("smollm", "starcoder", "refact", "minerva-7b"), Splitting(expressions=(r"\p{N}", GPT2))),
     **dict.fromkeys(("gpt-2", "a.x-4.0", "gigachat", "mellum", "trillion"), Splitting(expressions=(GPT2,))),
     "deepseek-llm": Splitting(

@@ -100,6 +100,7 @@ def text_part(config: JsonFile) -> tuple[JsonFile, Family]:
     else:
         known = ", ".join((*BY_NAME, *BY_WRAPPER))
         raise config.wrong("model_type", f"one of {known}: choose a checkpoint of one of these families")
+    config = family.usual(config)
     return replace(config, values={**family.defaults, **config.values}), family
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from forerun.checkpoints.huggingface.split_patterns import GPT2, LLAMA3, O200K, QWEN2, SEED_CODER, TEKKEN
+from forerun.checkpoints.huggingface.split_patterns import GPT2, LLAMA3, O200K, QWEN2, QWEN35, SEED_CODER, TEKKEN
 from forerun.core.errors import CheckpointError
 from forerun.core.json_file import decode, short
 
@@ -32,7 +32,9 @@ PLAIN_KINDS: Final = frozenset(
         "Punctuation",
     }
 )
-KNOWN_PATTERNS: Final = frozenset({GPT2, LLAMA3, O200K, QWEN2, SEED_CODER, TEKKEN, r"[\r\n]", r"[0-9][0-9][0-9]"})
+KNOWN_PATTERNS: Final = frozenset({
+    GPT2, LLAMA3, O200K, QWEN2, QWEN35, SEED_CODER, TEKKEN, r"[\r\n]", r"[0-9][0-9][0-9]"
+})  # fmt: skip
 # One set of characters, once or repeated, as DeepSeek's and Gemma's files have them.
 ONE_SET: Final = re.compile(r"(\\s\?)?(\\p\{\w+\}|\[[^\[\]\\&]+\])(\{1,\d\}|\+)?")
 

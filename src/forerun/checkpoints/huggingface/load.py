@@ -13,6 +13,7 @@ from forerun.checkpoints.huggingface.names import (
     HEAD_NAME,
     TensorPlace,
     by_weight,
+    fused_of,
     is_ignorable,
     listed,
     tensor_plan,
@@ -51,6 +52,7 @@ def traits_of(spec: ModelSpec) -> Traits:
     return Traits(
         is_wide=spec.wide_norms,
         norm_offset=family.norm_offset,
+        has_log_rates=True,
         head_order=stored_order(spec, is_interleaved=family.is_interleaved),
         head_dim=spec.head_dim,
     )
@@ -58,7 +60,8 @@ def traits_of(spec: ModelSpec) -> Traits:
 
 def refuse_other_rows(folder: Path, spec: ModelSpec, how: str) -> None:
     """Refuse packed layers whose rows would have to be divided or reordered."""
-    if BY_NAME[spec.family].fused or traits_of(spec).head_order or BY_NAME[spec.family].stacks_experts:
+    family = BY_NAME[spec.family]
+    if any(fused_of(spec).values()) or traits_of(spec).head_order or family.stacks_experts:
         raise CheckpointError(
             f"{folder} holds a {spec.family} model {how}, whose weights would have to be divided or reordered, "
             "which is supported in plain folders and GGUF files only: choose one of these"

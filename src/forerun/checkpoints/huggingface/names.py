@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from forerun.checkpoints.families.known import BY_NAME
 from forerun.checkpoints.safetensors.header import ITEM_BYTES, StoredTensor
+from forerun.core.mixers import GatedDeltaNet, Mixer, ShortConvolution
 from forerun.core.model_spec import ModelSpec
 
 EMBEDDING_NAME: Final = "model.embed_tokens.weight"
@@ -51,7 +52,8 @@ def tensor_plan(spec: ModelSpec) -> dict[str, TensorPlace]:
         ):
             plan[f"model.{name}.weight"] = TensorPlace(name=f"{own}.weight", shape=shape)
     for layer_idx in range(spec.num_layers):
-        for suffix, place in _layer_plan(spec.of_layer(layer_idx), borrows=spec.borrows(layer_idx)):
+        one = spec.of_layer(layer_idx)
+        for suffix, place in _layer_plan(one, spec.mixer_of(layer_idx), borrows=spec.borrows(layer_idx)):
             name = f"layers.{layer_idx}.{place.name}"
             plan[f"model.layers.{layer_idx}.{suffix}"] = TensorPlace(
                 name=name, shape=place.shape, row_start=place.row_start
@@ -87,37 +89,111 @@ def is_ignorable(hf_name: str) -> bool:
     return LEFTOVER.fullmatch(hf_name) is not None
 
 
-def _layer_plan(spec: ModelSpec, *, borrows: bool) -> Iterator[tuple[str, TensorPlace]]:
+def fused_of(spec: ModelSpec) -> Mapping[str, Sequence[str]]:
+    """The modules that a folder stores as one, with their parts in the order of their rows."""
+    family = BY_NAME[spec.family]
+    fused = {**family.fused, "self_attn.q_proj": gated_heads(spec, "self_attn.q_proj")}
+    if family.fuses_nets and isinstance(spec.mixer, GatedDeltaNet):
+        heads = range(spec.mixer.num_key_heads)
+        for module, parts in (("in_proj_qkvz", "qkvz"), ("in_proj_ba", "ba")):
+            fused[f"linear_attn.{module}"] = [f"linear_attn.{part}.{head}" for head in heads for part in parts]
+    return fused
+
+
+def gated_heads(spec: ModelSpec, queries: str) -> tuple[str, ...]:
+    """The modules of each query head and its gate, in the order in which one tensor holds them; empty without gates."""
+    heads = range(spec.num_heads if spec.gates_attention else 0)
+    return tuple(f"{module}.{head}" for head in heads for module in (queries, f"{queries}_gate"))
+
+
+def _layer_plan(spec: ModelSpec, mixer: Mixer | None, *, borrows: bool) -> Iterator[tuple[str, TensorPlace]]:
     """One layer: Hugging Face suffix and place, both relative to the layer."""
     hidden = spec.hidden_size
-    q_size = spec.q_size
-    kv_size = spec.kv_size
     if spec.layer_scale:
         yield "layer_scalar", TensorPlace(name="layer_scale.weight", shape=(1,))
     for name, stored in BY_NAME[spec.family].norms.items():
         yield f"{stored}.weight", TensorPlace(name=f"{name}.weight", shape=(hidden,))
-    yield from _linear("self_attn.q_proj", "qkv", (q_size, hidden), spec.qkv_bias)
-    if not borrows:
-        yield from _linear("self_attn.k_proj", "qkv", (kv_size, hidden), spec.qkv_bias, row_start=q_size)
-        yield from _linear("self_attn.v_proj", "qkv", (kv_size, hidden), spec.qkv_bias, row_start=q_size + kv_size)
+    match mixer:
+        case None:
+            yield from _attention(spec, borrows=borrows)
+        case ShortConvolution():
+            yield from _convolution(mixer, hidden)
+        case GatedDeltaNet():
+            yield from _delta_net(mixer, hidden, is_fused=BY_NAME[spec.family].fuses_nets)
     if size := spec.layer_input_size:
         yield from _linear("per_layer_input_gate", "layer_input_gate", (size, hidden), False)
         yield from _linear("per_layer_projection", "layer_input_out", (hidden, size), False)
         yield "post_per_layer_input_norm.weight", TensorPlace(name="layer_input_post_norm.weight", shape=(hidden,))
-    yield from _linear("self_attn.o_proj", "attention_out", (hidden, q_size), spec.out_bias)
-    if spec.attention_sinks:
-        yield "self_attn.sinks", TensorPlace(name="sinks.weight", shape=(spec.num_heads,))
     if spec.num_experts:
         yield from _linear("mlp.router", "router", (spec.num_experts, hidden), spec.mlp_bias)
         for expert in range(spec.num_experts):
             yield from _mlp(spec, f"mlp.experts.{expert}", f"experts.{expert}.gate_up", f"experts.{expert}.out")
+        if spec.shared_size:
+            shared = replace(spec, intermediate_size=spec.shared_size)
+            yield from _mlp(shared, "mlp.shared_expert", "shared_gate_up", "shared_out")
+            yield from _linear("mlp.shared_expert_gate", "shared_gate", (1, hidden), False)
     else:
         yield from _mlp(spec, "mlp", "gate_up", "mlp_out")
+
+
+def _attention(spec: ModelSpec, *, borrows: bool) -> Iterator[tuple[str, TensorPlace]]:
+    hidden = spec.hidden_size
+    q_size = spec.q_size
+    kv_size = spec.kv_size
+    if spec.gates_attention:
+        for module in gated_heads(spec, "self_attn.q_proj"):
+            name = "attention_gate" if "_gate." in module else "qkv"
+            head = int(module.rpartition(".")[2])
+            shape = (spec.head_dim, hidden)
+            yield from _linear(module, name, shape, spec.qkv_bias, row_start=head * spec.head_dim)
+    else:
+        yield from _linear("self_attn.q_proj", "qkv", (q_size, hidden), spec.qkv_bias)
+    if not borrows:
+        yield from _linear("self_attn.k_proj", "qkv", (kv_size, hidden), spec.qkv_bias, row_start=q_size)
+        yield from _linear("self_attn.v_proj", "qkv", (kv_size, hidden), spec.qkv_bias, row_start=q_size + kv_size)
+    yield from _linear("self_attn.o_proj", "attention_out", (hidden, q_size), spec.out_bias)
+    if spec.attention_sinks:
+        yield "self_attn.sinks", TensorPlace(name="sinks.weight", shape=(spec.num_heads,))
     if spec.qk_norm or spec.qk_norm_whole:
         num_q, num_k = (q_size, kv_size) if spec.qk_norm_whole else (spec.head_dim, spec.head_dim)
         yield "self_attn.q_norm.weight", TensorPlace(name="q_norm.weight", shape=(num_q,))
         if not borrows:
             yield "self_attn.k_norm.weight", TensorPlace(name="k_norm.weight", shape=(num_k,))
+
+
+def _convolution(mixer: ShortConvolution, hidden: int) -> Iterator[tuple[str, TensorPlace]]:
+    yield from _linear("conv.in_proj", "mixer_in", (mixer.in_size, hidden), mixer.has_bias)
+    yield from _linear("conv.out_proj", "attention_out", (hidden, mixer.out_size), mixer.has_bias)
+    taps = (mixer.num_channels, 1, mixer.kernel_size)
+    yield "conv.conv.weight", TensorPlace(name="convolution.weight", shape=taps)
+    if mixer.has_bias:
+        yield "conv.conv.bias", TensorPlace(name="convolution_bias.weight", shape=taps[:1])
+
+
+def _delta_net(net: GatedDeltaNet, hidden: int, *, is_fused: bool) -> Iterator[tuple[str, TensorPlace]]:
+    modules = [
+        ("in_proj_qkv", net.num_channels),
+        ("in_proj_z", net.value_size),
+        ("in_proj_b", net.num_value_heads),
+        ("in_proj_a", net.num_value_heads),
+    ]
+    if is_fused:
+        group = net.num_value_heads // net.num_key_heads
+        sizes = {"q": net.key_dim, "k": net.key_dim, "v": group * net.value_dim, "z": group * net.value_dim}
+        parts = sizes | {"b": group, "a": group}
+        modules = [(f"{part}.{head}", size) for part, size in parts.items() for head in range(net.num_key_heads)]
+    first = 0
+    for module, size in modules:
+        yield from _linear(f"linear_attn.{module}", "mixer_in", (size, hidden), False, row_start=first)
+        first += size
+    yield from _linear("linear_attn.out_proj", "attention_out", (hidden, net.out_size), False)
+    for stored, name, shape in (
+        ("conv1d.weight", "convolution", (net.num_channels, 1, net.kernel_size)),
+        ("A_log", "delta_net_rates", (net.num_value_heads,)),
+        ("dt_bias", "delta_net_bias", (net.num_value_heads,)),
+        ("norm.weight", "delta_net_scale", (net.value_dim,)),
+    ):
+        yield f"linear_attn.{stored}", TensorPlace(name=f"{name}.weight", shape=shape)
 
 
 def _mlp(spec: ModelSpec, hf_name: str, gate_up: str, out: str) -> Iterator[tuple[str, TensorPlace]]:

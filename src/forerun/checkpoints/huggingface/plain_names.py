@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from forerun.checkpoints.families.known import BY_NAME
-from forerun.checkpoints.huggingface.names import HEAD_NAME, TensorPlace
+from forerun.checkpoints.huggingface.names import HEAD_NAME, TensorPlace, fused_of
 from forerun.checkpoints.safetensors.header import StoredTensor
 from forerun.core.model_spec import ModelSpec
 
@@ -15,10 +15,12 @@ INSIDE: Final = re.compile(r"(language_model\.model\.|model\.language_model\.)(?
 INSIDE_HEAD: Final = f"language_model.{HEAD_NAME}"
 # The parts of such a model that a text does not need.
 OTHERS: Final = re.compile(
-    r"(model\.)?(vision_tower|vision_model|multi_modal_projector|audio_tower|embed_vision|embed_audio)\..+"
+    r"((model\.)?(vision_tower|vision_model|visual|multi_modal_projector|audio_tower|embed_vision|embed_audio)|mtp)\..+"
 )
+STACKED: Final = re.compile(r"(?P<experts>model\.layers\.\d+\.mlp\.experts\.)(?P<weight>gate_up_proj|down_proj)")
+STACKED_PARTS: Final = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
 UNUSED_OF_BORROWERS: Final = ("k_proj", "v_proj", "k_norm")
-MODULE: Final = re.compile(r"(?P<layer>model\.layers\.\d+\.|blk\.\d+\.)(?P<module>.+)\.(?P<kind>weight|bias)")
+MODULE: Final = re.compile(r"(?P<layer>model\.layers\.\d+\.|blk\.\d+\.|model\.)(?P<module>.+)\.(?P<kind>weight|bias)")
 
 
 def plain_names(
@@ -29,6 +31,7 @@ def plain_names(
     A part of a fused tensor is a tensor in the same file, since rows lie one after another.
     """
     family = BY_NAME[spec.family]
+    fused = fused_of(spec)
     named = dict[str, StoredTensor]()
     for name, tensor in stored.items():
         if family.wrappers and name not in plan:
@@ -36,13 +39,28 @@ def plain_names(
                 continue
             inside = INSIDE.fullmatch(name)
             name = f"model.{inside['rest']}" if inside else HEAD_NAME if name == INSIDE_HEAD else name
-        named |= split(name, tensor, family.fused, plan, family.renamed)
+        for one, part in experts_of(name, tensor, spec.num_experts if not family.stacks_experts else 0):
+            named |= split(one, part, fused, plan, family.renamed)
     for layer in filter(spec.borrows, range(spec.num_layers)):
         for module in UNUSED_OF_BORROWERS:  # some files hold them
             named.pop(f"model.layers.{layer}.self_attn.{module}.weight", None)
     if family.keys_are_values:
         named |= values_from_keys(named, plan)
     return named
+
+
+def experts_of(name: str, tensor: StoredTensor, num_experts: int) -> Iterator[tuple[str, StoredTensor]]:
+    """Divide a tensor with a weight of all experts of a layer into those of each; other tensors stay as they are."""
+    found = STACKED.fullmatch(name)
+    if found is None or not num_experts or tensor.shape[:1] != (num_experts,):
+        yield name, tensor
+        return
+    num_bytes = tensor.num_bytes // num_experts
+    for expert in range(num_experts):
+        names = [f"{found['experts']}{expert}.{weight}.weight" for weight in STACKED_PARTS[found["weight"]]]
+        own = replace(tensor, shape=tensor.shape[1:], offset=tensor.offset + expert * num_bytes, num_bytes=num_bytes)
+        for part in rows_of(own, names, [own.shape[0] // len(names)] * len(names)):
+            yield part.name, part
 
 
 def values_from_keys(

@@ -14,6 +14,9 @@ LOWER: Final = r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
 GPT2: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 LLAMA3: Final = rf"{CONTRACTIONS}|{WORD}|\p{{N}}{{1,3}}|{SIGNS}[\r\n]*|{SPACES}"
 QWEN2: Final = rf"{CONTRACTIONS}|{WORD}|\p{{N}}|{SIGNS}[\r\n]*|{SPACES}"
+QWEN35: Final = (
+    rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{SPACES}"
+)
 SEED_CODER: Final = rf"{CONTRACTIONS}|{WORD}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{SPACES}"
 O200K: Final = (
     rf"[^\r\n\p{{L}}\p{{N}}]?[{UPPER}]*[{LOWER}]+{CONTRACTIONS}?|[^\r\n\p{{L}}\p{{N}}]?[{UPPER}]+[{LOWER}]*{CONTRACTIONS}?|"

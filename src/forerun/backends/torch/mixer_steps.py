@@ -1,0 +1,178 @@
+"""The eager executor's steps of layers without attention: convolutions, and gated delta nets.
+
+Every row is computed alone, in shapes that depend on its position in the text alone, from the rows of its own path. So
+its bits are the same in a one-row pass, in a tree and in a prompt, however that is cut.
+
+Legend: T rows, N rows before one row since its fixed place, C channels, I inputs, G key heads, H value heads, K key
+size, V value size, S slots, R values that a row leaves beside its channels.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from forerun.backends.bind import ConvolutionWeights, NetWeights
+from forerun.backends.torch.frame import Frame, RowPath, Step
+from forerun.backends.torch.ops import TorchOps, TreeMask
+from forerun.core.mixers import GatedDeltaNet, Mixer, ShortConvolution
+from forerun.model.mixer_rows import MixerRows
+
+KEY_EPS = 1e-6  # of the norms of queries and keys, in transformers and in the kernels of its authors
+
+
+def paths_of(mask: TreeMask, mixer: Mixer, *, device: torch.device) -> list[RowPath]:
+    """The path of every row of a pass.
+
+    The place of a row follows from its position, unless it is so deep in a draft's tree that this place is not in
+    committed text; it then reads the last one that is. No row of a target's tree is so deep.
+    """
+    paths = []
+    first_new = mask.num_slots - mask.num_rows
+    for row in range(mask.num_rows):
+        if mask.ancestry_TW is None:
+            num_text = first_new + row
+            own = torch.arange(num_text, num_text + 1, device=device)
+            place = mixer.place(num_text)
+        else:
+            num_text = mask.prefix_len
+            own = num_text + mask.ancestry_TW[row].nonzero()[:, 0]
+            place = min(mixer.place(num_text + len(own) - 1), num_text // mixer.stride * mixer.stride)
+        num_all = num_text + len(own)
+        num_after = num_all - place
+        num_read = max(num_after, min(num_all, mixer.kernel_size))
+        text = torch.arange(max(0, num_all - num_read), num_text, device=device)
+        slots = torch.cat((text, own))[-num_read:]
+        paths.append(RowPath(place=place, slots=slots, num_after=num_after))
+    return paths
+
+
+def bind_gated_convolution(mixer: ShortConvolution, layer: int, rows: MixerRows, weights: ConvolutionWeights) -> Step:
+    """LFM2: B x is convolved, then multiplied by C."""
+    inputs_SC, _ = rows.layer(layer)
+    num_channels = mixer.num_channels
+
+    def gated_convolution(frame: Frame) -> None:
+        b_TC, c_TC, x_TC = torch.split(frame.mixer_in, num_channels, -1)
+        convolved_TC = convolve(frame, inputs_SC, b_TC * x_TC, weights)
+        frame.mixed = c_TC * convolved_TC.to(c_TC.dtype)
+
+    return gated_convolution
+
+
+def bind_convolve(mixer: GatedDeltaNet, layer: int, rows: MixerRows, weights: ConvolutionWeights) -> Step:
+    """The convolution of queries, keys and values, and silu."""
+    inputs_SC, _ = rows.layer(layer)
+
+    def convolve_all(frame: Frame) -> None:
+        convolved_TC = convolve(frame, inputs_SC, frame.mixer_in[:, : mixer.num_channels], weights)
+        frame.convolved = torch.stack([functional.silu(row_C) for row_C in convolved_TC])
+
+    return convolve_all
+
+
+def convolve(frame: Frame, inputs_SC: Tensor, own_TC: Tensor, weights: ConvolutionWeights) -> Tensor:
+    """[T, C] in the dtype of the slots: each row's own inputs and those before it in its text, which are 0 before the
+    text begins, times the taps. Products and sums of single elements round alike in every shape."""
+    inputs_SC[frame.first_slot : frame.end] = own_TC
+    num_taps = weights.taps_CK.shape[1]
+    read_TK = torch.full((len(own_TC), num_taps), -1, device=own_TC.device)
+    for row, path in enumerate(frame.paths):
+        last = path.slots[-num_taps:]
+        read_TK[row, num_taps - len(last) :] = last
+    summed_TC = inputs_SC.new_zeros(own_TC.shape) if weights.bias_C is None else weights.bias_C.expand(own_TC.shape)
+    for tap, read_T in enumerate(read_TK.unbind(1)):
+        before_TC = torch.where(read_T[:, None] < 0, 0.0, inputs_SC[read_T])
+        summed_TC = summed_TC + before_TC * weights.taps_CK[:, tap]
+    return summed_TC
+
+
+def bind_delta_net(
+    net: GatedDeltaNet, layer: int, rows: MixerRows, weights: NetWeights, ops: TorchOps, eps: float
+) -> Step:
+    """A gated delta net behind its convolution, with the norm and the gate of its output."""
+    _, rows_SR = rows.layer(layer)
+    norm = ops.pack_norm(weights.scale_V, eps)
+    key_heads_H = torch.tensor(net.key_heads, device=rows_SR.device)
+    num_channels = net.num_channels
+    sizes = [net.value_size, net.num_value_heads, net.num_value_heads]
+
+    def advance(state_HKV: Tensor, chunk_TR: Tensor) -> Tensor:
+        return advanced(state_HKV, *parts_of_rows(net, key_heads_H, chunk_TR))
+
+    def row(convolved_C: Tensor, in_I: Tensor, path: RowPath) -> Tensor:
+        """One row's output [H * V]; what it leaves is written to its slot."""
+        q_GK, k_GK, v_HV = parts_of_channels(net, convolved_C.clone())  # the same alignment for every row
+        gate, beta, decay = torch.split(in_I[num_channels:].clone().to(rows_SR.dtype), sizes)
+        log_decay_H = weights.rates_H * functional.softplus(decay + weights.bias_H)
+        state_HKV = rows.state(layer, path.place, advance)
+        before_NR = rows_SR.index_select(0, path.slots[-path.num_after : -1])
+        u_HV, o_HV = delta_row(
+            state_HKV, parts_of_rows(net, key_heads_H, before_NR),
+            q_GK[key_heads_H], k_GK[key_heads_H], v_HV, torch.sigmoid(beta), log_decay_H,
+        )  # fmt: skip
+        rows_SR[path.slots[-1]] = torch.cat((k_GK.flatten(), u_HV.flatten(), log_decay_H))
+        return (norm(o_HV) * functional.silu(gate.view(o_HV.shape))).flatten()
+
+    def delta_net(frame: Frame) -> None:
+        rows_of_pass = zip(frame.convolved, frame.mixer_in, frame.paths, strict=True)
+        frame.mixed = torch.stack([row(*one) for one in rows_of_pass]).to(frame.mixer_in.dtype)
+
+    return delta_net
+
+
+def parts_of_channels(net: GatedDeltaNet, convolved_C: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries and keys [G, K], normalised and queries scaled, and values [H, V] of a row behind its convolution."""
+    q, k, v = torch.split(convolved_C, [net.key_size, net.key_size, net.value_size])
+    q_GK = normalised(q.view(net.num_key_heads, net.key_dim)) * net.key_dim**-0.5
+    return q_GK, normalised(k.view(net.num_key_heads, net.key_dim)), v.view(net.num_value_heads, net.value_dim)
+
+
+def normalised(x_GK: Tensor) -> Tensor:
+    """Each head divided by its length."""
+    return x_GK * torch.rsqrt(x_GK.square().sum(-1, keepdim=True) + KEY_EPS)
+
+
+Rows = tuple[Tensor, Tensor, Tensor]  # keys [H, N, K], updates [H, N, V], logarithms of decays [H, N]
+
+
+def parts_of_rows(net: GatedDeltaNet, key_heads_H: Tensor, rows_NR: Tensor) -> Rows:
+    """What these rows left, with the keys of each value head."""
+    num_rows = len(rows_NR)
+    keys, updates, log_decays_NH = torch.split(rows_NR, [net.key_size, net.value_size, net.num_value_heads], 1)
+    keys_GNK = keys.reshape(num_rows, net.num_key_heads, net.key_dim).transpose(0, 1)
+    updates_HNV = updates.reshape(num_rows, net.num_value_heads, net.value_dim).transpose(0, 1)
+    return keys_GNK.index_select(0, key_heads_H), updates_HNV.contiguous(), log_decays_NH.T.contiguous()
+
+
+def delta_row(
+    state_HKV: Tensor, before: Rows, q_HK: Tensor, k_HK: Tensor, v_HV: Tensor, beta_H: Tensor, log_decay_H: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The update [H, V] and the output [H, V] of a row after a state and the rows since then.
+
+    With d(j) the decay from row j to this one, S^T k is d(state) state^T k plus d(j) (k_j . k) u_j for each row j
+    before, and likewise S^T q, to which the row's own update is added.
+    """
+    keys_HNK, updates_HNV, log_decays_HN = before
+    zero_H1 = log_decay_H.new_zeros(len(log_decay_H), 1)
+    since_HN = torch.cat((log_decays_HN, zero_H1), 1).flip(1).cumsum(1).flip(1)  # sums from each row on
+    decays_HN = torch.exp(since_HN + log_decay_H[:, None])
+    kq_HK2 = torch.stack((k_HK, q_HK), 2)
+    sums_H2V = torch.matmul(kq_HK2.transpose(1, 2), state_HKV) * decays_HN[:, :1, None]
+    if keys_HNK.shape[1]:
+        products_HN2 = torch.matmul(keys_HNK, kq_HK2) * decays_HN[:, 1:, None]
+        sums_H2V = sums_H2V + torch.matmul(products_HN2.transpose(1, 2), updates_HNV)
+    u_HV = beta_H[:, None] * (v_HV - sums_H2V[:, 0])
+    return u_HV, sums_H2V[:, 1] + (k_HK * q_HK).sum(1, keepdim=True) * u_HV
+
+
+def advanced(state_HKV: Tensor, keys_HNK: Tensor, updates_HNV: Tensor, log_decays_HN: Tensor) -> Tensor:
+    """The state after these rows."""
+    since_HN = log_decays_HN.flip(1).cumsum(1).flip(1)
+    after_HN = torch.cat((since_HN[:, 1:], torch.zeros_like(since_HN[:, :1])), 1)
+    decayed_HNK = keys_HNK * torch.exp(after_HN)[:, :, None]
+    return state_HKV * torch.exp(since_HN[:, :1, None]) + torch.matmul(decayed_HNK.transpose(1, 2), updates_HNV)
+
+
+def sigmoid_mul(mixed_TI: Tensor, gate_TI: Tensor) -> Tensor:
+    """The output of attention, or of a shared expert, times the sigmoid of its gate, row by row."""
+    return mixed_TI * torch.stack([torch.sigmoid(row) for row in gate_TI])

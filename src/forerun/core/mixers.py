@@ -1,0 +1,149 @@
+"""What a layer can have in place of attention: layers that remember their text in a state, or in their last inputs.
+
+A row leaves a fixed number of values for later rows: the inputs of its convolution, and in a gated delta net its keys,
+updates and decays. They lie in a slot of the cache, as keys and values of attention do, so trees move and drop them in
+the same way. A state sums up all rows before a fixed place of the text.
+
+The place that a row reads depends on its position alone (`GatedDeltaNet.place`). So whether it runs alone, in a tree or
+in a prompt, it reads the same state and as many rows after it, in the same order, and has the same bits.
+"""
+
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+# Tokens between fixed places, where states are kept. A state advances by so many rows at once.
+PLACE_STRIDE: Final = 64
+# Tokens by which the fixed place of a row lags at least behind it. No tree of 128 rows is deeper, so the place lies in
+# committed text for every row of every tree.
+PLACE_LAG: Final = 128
+# States of a layer that are kept: a pass whose rows lie on both sides of a change of the place reads two.
+KEPT_STATES: Final = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShortConvolution:
+    """B, C and x are products of the input; the output is C times a causal convolution of B x, channel by channel.
+
+    Source: LFM2 (transformers, modeling_lfm2.py).
+
+    Args:
+        num_channels: the hidden size.
+        kernel_size: rows that a convolution reads, the last of which is its own.
+        has_bias: the convolution and both products have a bias.
+    """
+
+    num_channels: int
+    kernel_size: int
+    has_bias: bool = False
+
+    @property
+    def in_size(self) -> int:
+        """Outputs of the first product."""
+        return 3 * self.num_channels
+
+    @property
+    def out_size(self) -> int:
+        """Inputs of the last product."""
+        return self.num_channels
+
+    @property
+    def row_size(self) -> int:
+        """Values that a row leaves for later ones."""
+        return self.num_channels
+
+    @property
+    def state_size(self) -> int:
+        """Values of a state."""
+        return 0
+
+    def num_in_vectors(self, hidden_size: int) -> int:
+        """Elements besides the two products."""
+        return self.num_channels * self.kernel_size + (self.in_size + self.num_channels + hidden_size) * self.has_bias
+
+    @property
+    def stride(self) -> int:
+        """Tokens between places; without states every position is one."""
+        return 1
+
+    def place(self, position: int) -> int:
+        """See `GatedDeltaNet.place`; a row reads no other row but through its convolution."""
+        return position
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatedDeltaNet:
+    """A linear attention whose state S, a matrix for each head, forgets by a decay and corrects what it holds of a key.
+
+    With a key k, a value v, a query q, beta and the decay d of a row: S becomes d S + k u^T for the update
+    u = beta (v - d S^T k), and the output is S^T q. Before that q, k and v pass through a causal convolution with silu.
+    After it each head's output is normalised and multiplied by silu of a gate.
+
+    Source: arXiv 2412.06464; Qwen3-Next and Qwen3.5 (transformers, modeling_qwen3_5.py).
+
+    Args:
+        key_dim, value_dim: sizes of a head.
+        kernel_size: rows that the convolution reads, the last of which is its own.
+        has_tiled_keys: value head h has the key head h modulo the number of key heads, as in GGUF files; otherwise
+            neighbouring value heads share one.
+        stride, lag: see PLACE_STRIDE and PLACE_LAG; others are for tests.
+    """
+
+    num_key_heads: int
+    num_value_heads: int
+    key_dim: int
+    value_dim: int
+    kernel_size: int
+    has_tiled_keys: bool = False
+    stride: int = PLACE_STRIDE
+    lag: int = PLACE_LAG
+
+    @property
+    def key_size(self) -> int:
+        return self.num_key_heads * self.key_dim
+
+    @property
+    def value_size(self) -> int:
+        return self.num_value_heads * self.value_dim
+
+    @property
+    def num_channels(self) -> int:
+        """Queries, keys and values, which pass through the convolution."""
+        return 2 * self.key_size + self.value_size
+
+    @property
+    def in_size(self) -> int:
+        """Outputs of the first product: the channels, the output's gate, beta and the decay's input."""
+        return self.num_channels + self.value_size + 2 * self.num_value_heads
+
+    @property
+    def out_size(self) -> int:
+        """Inputs of the last product."""
+        return self.value_size
+
+    @property
+    def row_size(self) -> int:
+        """Values that a row leaves for later ones: its channels, its keys, its updates and its decays."""
+        return self.num_channels + self.key_size + self.value_size + self.num_value_heads
+
+    @property
+    def state_size(self) -> int:
+        """Values of a state."""
+        return self.num_value_heads * self.key_dim * self.value_dim
+
+    def num_in_vectors(self, _: int) -> int:
+        """Elements besides the two products."""
+        return self.num_channels * self.kernel_size + self.value_dim + 2 * self.num_value_heads
+
+    @property
+    def key_heads(self) -> list[int]:
+        """The key head of every value head."""
+        group = self.num_value_heads // self.num_key_heads
+        heads = range(self.num_value_heads)
+        return [head % self.num_key_heads if self.has_tiled_keys else head // group for head in heads]
+
+    def place(self, position: int) -> int:
+        """The number of tokens that are summed up in the state which the row at `position` reads."""
+        return max(0, (position - self.lag) // self.stride) * self.stride
+
+
+Mixer: TypeAlias = ShortConvolution | GatedDeltaNet

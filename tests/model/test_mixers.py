@@ -1,0 +1,218 @@
+"""Layers with a state or a convolution: the recurrence's values, and a row's bits from its own path alone.
+
+The texts are longer than PLACE_LAG, so rows read states at several places.
+"""
+
+import random
+from dataclasses import replace
+from functools import cache
+from math import prod
+
+import pytest
+import torch
+from torch import Tensor
+
+from forerun.backends.torch.backend import FUSED, REFERENCE
+from forerun.checkpoints.huggingface.names import tensor_plan
+from forerun.core.mixers import KEPT_STATES, PLACE_LAG, PLACE_STRIDE, GatedDeltaNet
+from forerun.core.model_spec import ModelSpec
+from forerun.model.runner import Runner
+from forerun.model.warm_texts import WarmTexts
+from tests.dense_reference import dense_logits
+from tests.marks import rest_slow
+from tests.tiny import Weights, poison_freed_slots, random_weights, tiny_runner, tree_logits
+from tests.tiny_families import family_spec
+
+FAMILIES = ("qwen3_5_text", "lfm2")
+LENGTH = PLACE_LAG + 3 * PLACE_STRIDE
+CAPACITY = LENGTH + 64
+NET = GatedDeltaNet(num_key_heads=1, num_value_heads=1, key_dim=2, value_dim=2, kernel_size=2)
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+
+
+@cache
+def model(family: str, seed: int, dtype: torch.dtype) -> tuple[ModelSpec, Weights]:
+    spec = family_spec(random.Random(seed), family, vocab_size=31, max_positions=CAPACITY, num_layers=3)
+    if isinstance(spec.mixer, GatedDeltaNet):
+        spec = replace(spec, mixer=replace(spec.mixer, stride=PLACE_STRIDE, lag=PLACE_LAG))
+    return spec, random_weights(spec, torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def runner_of(family: str, seed: int, dtype: torch.dtype) -> Runner:
+    spec, weights = model(family, seed, dtype)
+    runner = tiny_runner(spec, weights, backend=REFERENCE, capacity=CAPACITY)
+    poison_freed_slots(runner)
+    return runner
+
+
+def text_of(seed: int, length: int = LENGTH) -> list[int]:
+    rng = random.Random(f"text {seed}")
+    return [rng.randrange(31) for _ in range(length)]
+
+
+@cache
+def alone(family: str, seed: int, dtype: torch.dtype) -> Tensor:
+    """The logits of the text, each from a pass of one row."""
+    runner = runner_of(family, seed, dtype)
+    return torch.cat([runner.extend([token], num_logit_rows=1) for token in text_of(seed)])
+
+
+def in_parts(runner: Runner, text: list[int], rng: random.Random, most: int) -> Tensor:
+    """The logits of the text, read in parts of random sizes behind what the cache holds."""
+    rows = []
+    while text:
+        size = rng.randint(1, most)
+        rows.append(runner.extend(text[:size], num_logit_rows=len(text[:size])))
+        text = text[size:]
+    return torch.cat(rows)
+
+
+def in_trees(runner: Runner, text: list[int], rng: random.Random) -> Tensor:
+    """The logits of the text, verified in trees with wrong siblings, of which a part of the right path is accepted."""
+    rows = []
+    place = 0
+    while place < len(text):
+        depth = min(rng.choice([1, 2, 5, 12, 33]), len(text) - place)
+        token_ids = [text[place]]
+        parents = [-1]
+        on_path = [0]
+        for token in text[place + 1 : place + depth]:
+            for _ in range(rng.choice([0, 0, 1, 2])):
+                parents.append(rng.randrange(len(parents)))
+                token_ids.append(rng.randrange(31))
+            parents.append(on_path[-1])
+            on_path.append(len(token_ids))
+            token_ids.append(token)
+        kept = rng.randint(1, depth)
+        rows.append(tree_logits(runner, token_ids, parents)[on_path[:kept]])
+        runner.commit(on_path[:kept], text[place : place + kept])
+        place += kept
+    return torch.cat(rows)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("seed", rest_slow(range(4), 1))
+@pytest.mark.parametrize("backend", [REFERENCE, FUSED], ids=["reference", "fused"])
+def test_a_long_texts_logits_are_those_of_the_recurrence(family: str, seed: int, backend: object) -> None:
+    spec, weights = model(family, seed, torch.float64)
+    text = text_of(seed)
+    runner = tiny_runner(spec, weights, backend=backend, capacity=CAPACITY)  # type: ignore[arg-type]
+    found = in_parts(runner, text, random.Random(seed), 150)
+    assert float((found - dense_logits(spec, weights, text)).abs().max()) < 1e-9
+
+
+@DTYPES
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("seed", rest_slow(range(4), 1))
+def test_a_rows_bits_are_the_same_alone_in_prompts_cut_anywhere_and_in_trees(
+    family: str, seed: int, dtype: torch.dtype
+) -> None:
+    expected = alone(family, seed, dtype)
+    rng = random.Random(seed)
+    text = text_of(seed)
+    assert torch.equal(in_parts(runner_of(family, seed, dtype), text, rng, 300), expected)
+    assert torch.equal(in_parts(runner_of(family, seed, dtype), text, rng, 9), expected)
+    assert torch.equal(in_trees(runner_of(family, seed, dtype), text, rng), expected)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("seed", rest_slow(range(6), 2))
+def test_a_text_cut_anywhere_and_continued_has_the_bits_of_a_fresh_one(family: str, seed: int) -> None:
+    rng = random.Random(seed)
+    runner = runner_of(family, 0, torch.float32)
+    expected = alone(family, 0, torch.float32)
+    text = text_of(0)
+    num_resumed = 0
+    for _ in range(8):
+        length = rng.randint(1, len(text) - 1)
+        if rng.random() < 0.7:
+            length = max(1, len(runner.cached_ids) - rng.randint(1, 80))
+        num_kept = runner.sync(text[:length])
+        num_resumed += 0 < num_kept == length
+        if rng.random() < 0.3:  # another text from here on
+            in_parts(runner, text_of(9, 20), rng, 20)
+            runner.sync(text[:length])
+        end = min(len(text), length + rng.randint(1, 60))
+        assert torch.equal(in_parts(runner, text[length:end], rng, 20), expected[length:end])
+    assert num_resumed > 0
+
+
+def test_a_place_lags_behind_every_tree_and_is_a_multiple_of_the_stride() -> None:
+    places = [NET.place(position) for position in range(1000)]
+    assert places == sorted(places)
+    assert set(places[: PLACE_LAG + PLACE_STRIDE]) == {0}
+    for position, place in enumerate(places):
+        assert place % PLACE_STRIDE == 0
+        assert place == 0 or PLACE_LAG <= position - place < PLACE_LAG + PLACE_STRIDE
+
+
+def test_only_the_last_states_are_kept_and_rows_before_them_are_given_back() -> None:
+    runner = runner_of("qwen3_5_text", 0, torch.float32)
+    runner.sync(text_of(0))
+    rows = runner.cache.mixer_rows
+    assert rows is not None
+    place = NET.place(LENGTH - 1)
+    kept = {place - number * PLACE_STRIDE for number in range(KEPT_STATES)}
+    assert all(set(states) <= kept for states in rows._states)
+    assert rows._rows.whole_from > 0
+    assert runner.cache.resumable(place + PLACE_LAG) == place + PLACE_LAG
+    assert runner.cache.resumable(10) == 0
+
+
+def saving(family: str, dtype: torch.dtype = torch.float32) -> Runner:
+    spec, weights = model(family, 0, dtype)
+    runner = tiny_runner(spec, weights, backend=REFERENCE, capacity=CAPACITY, cache_bytes=1 << 26)
+    poison_freed_slots(runner)
+    return runner
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("seed", rest_slow(range(8), 2))
+def test_conversations_in_turn_continue_where_they_were_saved_with_the_bits_of_a_fresh_one(
+    family: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forerun.model.runner.TOKENS_BETWEEN_SAVED", 32)
+    monkeypatch.setattr("forerun.model.runner.PREFILL_ROWS", 32)
+    rng = random.Random(f"turns {seed}")
+    runner = saving(family)
+    fresh = runner_of(family, 0, torch.float32)
+    texts = {owner: text_of(place, rng.randint(20, 250)) for place, owner in enumerate(("ann", "bob"))}
+    num_known = 0
+    for _ in range(6):
+        owner = rng.choice(list(texts))
+        text = texts[owner]
+        if rng.random() < 0.4:  # the last answer is taken back, or a thought is left out
+            text = text[: rng.randint(len(text) // 2, len(text))]
+        text = [*text, *text_of(rng.randrange(99), rng.randint(1, 20))]
+        runner.recall(text, owner)
+        known = runner.sync(text)
+        num_known += known
+        if rng.random() < 0.7:
+            answer = text_of(rng.randrange(99), 12)
+            fresh.sync(())
+            fresh.sync(text)
+            assert torch.equal(in_trees(runner, answer, rng), in_parts(fresh, answer, rng, 3))
+            text = [*text, *answer]
+        texts[owner] = text[:280]
+    assert num_known > 100
+
+
+def test_snapshots_take_no_more_than_half_of_the_memory_and_the_oldest_goes_first() -> None:
+    runner = saving("qwen3_5_text")
+    runner.sync(text_of(0))
+    (snapshot,) = runner._warm._snapshots.values()
+    for room, expected in ((2, 2), (0, 0)):
+        warm = WarmTexts(runner.cache, 1 << 26)
+        warm._room_for_snapshots = room * snapshot.num_bytes
+        for length in (150, 300, 310):
+            warm.find([], "")
+            warm.save(text_of(0, length), "")
+        assert len(warm._snapshots) == min(expected, 2)
+        assert warm._num_snapshot_bytes <= warm._room_for_snapshots
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, "qwen3_next"])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_number_of_parameters_is_that_of_all_tensors(family: str, seed: int) -> None:
+    spec = family_spec(random.Random(seed), family)
+    assert spec.num_parameters == sum(prod(place.shape) for place in tensor_plan(spec).values())
