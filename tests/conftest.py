@@ -44,6 +44,20 @@ def pytest_report_header() -> str:
     return f"kernels that are not built, or not for this machine: {missing} (scripts/test_slow builds all)"
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Cases that a run deselects by their marks are not made at all, but for one of each test: they are the most."""
+    config = metafunc.config
+    terms = config.option.markexpr.split(" and ")
+    unwanted = {term.removeprefix("not ") for term in terms if term.startswith("not ")}
+    if "or" in config.option.markexpr.split() or any("::" in argument for argument in config.args):
+        return  # it is less plain which ones are deselected, or one may be asked for by its name
+    of_all = {mark.name for mark in metafunc.definition.iter_markers()}
+    calls = metafunc._calls
+    wanted = [call for call in calls if unwanted.isdisjoint(of_all.union(mark.name for mark in call.marks))]
+    calls[:] = wanted or calls[:1]
+
+
 def pytest_collection(session: pytest.Session) -> None:
     """Of the thousands of tests that are collected nothing is garbage, so nobody looks for any among them."""
     gc.disable()

@@ -5,7 +5,7 @@ from time import monotonic
 
 from forerun import Engine, Generation, SamplingParams
 
-LIMIT_S = 60.0
+LIMIT_S = 150.0
 
 
 def drafted_answer(engine: Engine, prompt: str | Sequence[int], params: SamplingParams) -> Generation:

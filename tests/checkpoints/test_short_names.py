@@ -219,7 +219,7 @@ def fetch_from_hub(
     )
     environment = os.environ | {"HF_HUB_OFFLINE": "0", "HF_HUB_CACHE": str(cache)} | settings
     command = [*before, sys.executable, "-c", program, repository, name]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
 
 
 def test_a_file_of_the_hub_is_the_model_by_itself(wheel: Path, tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def run_process() -> RunProcess:
 
     def call(*arguments: str, typed: str = "", **changes: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            command(*arguments), env=environment(**changes), input=typed, capture_output=True, text=True, timeout=120
+            command(*arguments), env=environment(**changes), input=typed, capture_output=True, text=True
         )
 
     return call

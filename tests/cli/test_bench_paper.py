@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from typer.testing import CliRunner, Result
 from forerun.cli.main import app
 from forerun_lab.cli import bench_paper
 from forerun_lab.cli.bench_report import has_matplotlib
+from forerun_lab.papers.experiments import Line
 
 Bench = Callable[..., Result]
 needs_plots = pytest.mark.skipif(not has_matplotlib(), reason="needs matplotlib")
@@ -66,3 +68,15 @@ def test_a_quick_run_takes_the_sets_that_are_here(tmp_path: Path) -> None:
     assert bench_paper.data_of("swiftspec", stand_ins, is_quick=False)[-1] == "qa"
     assert "qa" in bench_paper.data_of("swiftspec", stand_ins, is_quick=True)
     assert "builtin" not in bench_paper.data_of("swiftspec", stand_ins, is_quick=True)
+
+
+@needs_plots
+def test_several_pairs_have_one_table_of_what_the_paper_has() -> None:
+    from forerun_lab.papers.report import Section
+
+    line = Line(experiment="t", contestant="parallel", words="w", dataset="", source="projected", tokens_per_s=1.0)
+    section = Section(name="t", title="T", lines=(line, replace(line, published_tokens_per_s=347.0)), pictures={})
+    found = [bench_paper.Report(title=f"SwiftSpec: {name}", sections=[section], notes=()) for name in "ab"]
+    whole = bench_paper.together(("a", "b"), found)
+    assert [each.contestant for each in whole.sections[0].lines] == ["a: parallel", "b: parallel"]
+    assert whole.title == "SwiftSpec: a, b"

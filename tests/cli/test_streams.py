@@ -15,9 +15,7 @@ FULL = Path("/dev/full")
 
 
 def run_bytes(*arguments: str | bytes, typed: bytes = b"", **changes: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [*command(), *arguments], env=environment(**changes), input=typed, capture_output=True, timeout=120
-    )
+    return subprocess.run([*command(), *arguments], env=environment(**changes), input=typed, capture_output=True)
 
 
 def test_bytes_that_are_no_text_are_replaced_with_one_word_about_it(target: str) -> None:
@@ -44,7 +42,7 @@ def test_a_piped_prompt_and_one_of_the_command_line_are_the_same_text(run: Run, 
 def test_a_full_stdout_is_one_line() -> None:
     with FULL.open("w") as full:
         models = command("models", "--json")
-        finished = subprocess.run(models, env=environment(), stdout=full, stderr=subprocess.PIPE, timeout=120)
+        finished = subprocess.run(models, env=environment(), stdout=full, stderr=subprocess.PIPE)
     assert finished.returncode == 1
     assert finished.stderr == b"forerun: error: the output cannot be written: No space left on device\n"
 

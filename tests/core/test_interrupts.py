@@ -31,7 +31,7 @@ print([signal.Signals(number).name for number in range(1, 32) if blocked >> numb
 @pytest.mark.parametrize("number", ENDING)
 def test_our_handler_runs_whatever_a_library_sets_and_children_can_be_ended(number: signal.Signals) -> None:
     command = [sys.executable, "-c", PROGRAM, str(int(number))]
-    finished = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    finished = subprocess.run(command, capture_output=True, text=True)
     assert (finished.returncode, finished.stdout) == (0, "['SIGHUP', 'SIGINT']\n"), finished.stderr
 
 

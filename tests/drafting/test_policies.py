@@ -44,7 +44,7 @@ def test_only_the_chain_goes_on_and_it_ends_after_a_token_of_low_confidence(
     is_greedy: bool, numbers: list[int]
 ) -> None:
     guessed = GuessedTree(PAPER_TREE, verify_width=128, draft_width=1)
-    guessed.begin([7])
+    guessed.reset([7])
     chain = [0]
     for confidence in (0.97, 0.9, 0.79):
         assert guessed.next_batch() == chain[-1:]

@@ -20,7 +20,7 @@ from forerun.wires.children import process_state
 from tests.marks import rest_slow
 from tests.varied import NO_FILLING
 
-HANG_S = 60.0
+HANG_S = 150.0
 PROMPT = "def read_lines(path):\n    "
 GREEDY = SamplingParams(max_new_tokens=40, ignore_eos=True)
 SAMPLED = SamplingParams(

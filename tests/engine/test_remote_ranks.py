@@ -25,7 +25,7 @@ PROMPT = "def read(path):\n    return"
 GREEDY = SamplingParams(max_new_tokens=12)
 DRAWN = SamplingParams(max_new_tokens=12, temperature=0.9, seed=5)
 LONG = SamplingParams(max_new_tokens=1000, ignore_eos=True)
-END_S = 60.0
+END_S = 150.0
 
 
 class Meeting(NamedTuple):

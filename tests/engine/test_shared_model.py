@@ -35,7 +35,7 @@ from tests.marks import in_turn, rest_slow
 from tests.patience import drafted_answer
 
 START_S = 120.0
-END_S = 60.0
+END_S = 150.0
 PROMPT = "def read(path):\n    return"
 NATIVE = pytest.mark.skipif(not runs_native("float32", "cpu"), reason="no native kernels")
 GREEDY = SamplingParams(max_new_tokens=12)
@@ -170,11 +170,12 @@ def test_a_stopped_rank_is_named_after_the_deadline(monkeypatch: pytest.MonkeyPa
         assert not follower.is_running()
 
 
+@pytest.mark.parametrize("num_interrupts", rest_slow([2, 8], 1))
 def test_ctrl_c_leaves_all_ranks_with_the_same_cache_and_none_outlives_its_engine(
-    shared: Engine, plain: list[str]
+    shared: Engine, plain: list[str], num_interrupts: int
 ) -> None:
-    rng = random.Random(1)
-    for number in range(4):
+    rng = random.Random(num_interrupts)
+    for number in range(num_interrupts):
         timer = threading.Timer(rng.uniform(0.0, 0.05), _thread.interrupt_main)
         timer.start()
         with pytest.raises(KeyboardInterrupt):

@@ -21,7 +21,7 @@ from tests.backends.cpu.test_tiers import bits_by_tier, tiers_and_bits
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 TIERS: Final = {
-    "x86_64": ("portable", "avx2", "avx2_vnni", "avx512", "avx512_vnni", "avx512_bf16"),
+    "x86_64": ("portable", "avx2", "avx2_vnni", "avx512", "avx512_vnni", "avx512_bf16", "avx512_amx"),
     "aarch64": ("portable", "neon"),
 }
 LINUX: Final = ("x86_64-linux", "aarch64-linux")

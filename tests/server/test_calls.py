@@ -12,6 +12,7 @@ import pytest
 from jsonschema import validate
 
 from forerun.core.drafter_config import Automatic
+from tests.marks import rest_slow
 from tests.server.calling import SCHEMAS, WAYS, Way, ask
 from tests.server.protocols.strict_clients import Read
 from tests.server.serving import ENGINE, served
@@ -74,15 +75,16 @@ def test_a_stream_says_what_the_whole_answer_says(client: httpx.Client) -> None:
     assert (whole.content, whole.end) == (stream.content, stream.end)
 
 
+@pytest.mark.parametrize("seeds", rest_slow([range(1), range(1, 3)], 1), ids=str)
 @pytest.mark.parametrize("family", CALL_FAMILIES)
-def test_every_familys_form_of_calls(family: str) -> None:
+def test_every_familys_form_of_calls(family: str, seeds: range) -> None:
     template = re.sub(
         r"(?:<think>|\[THINK\])(\\n|\n)*", "(", FAMILIES[family].template
     )  # thoughts that a random model can end
     template = re.sub(r"(\\n|\n)*(?:</think>|\[/THINK\])(\\n|\n)*", ")", template)
     with served(replace(ENGINE, chat_template=template)) as server, server.client() as client:
         more = {"temperature": 1, "logit_bias": {end_of_thoughts(client): 6}}
-        for seed in range(1):
+        for seed in seeds:
             read = ask(client, WAYS["chat"], ["end-it", "weather"], "end-it", limit=300, seed=seed, **more)
             assert [(name, read.content, read.end) for _, name, _ in read.calls] == [("end-it", "", "tool_calls")]
             check_calls(read)
@@ -114,11 +116,12 @@ def test_a_call_behind_thoughts(thinking: httpx.Client, seed: int, is_open: bool
     check_calls(read)
 
 
+@pytest.mark.parametrize("seeds", rest_slow([range(4), range(4, 12)], 1), ids=str)
 @pytest.mark.parametrize("streams", [False, True])
-def test_a_stop_text_within_thoughts_stops_nothing(thinking: httpx.Client, streams: bool) -> None:
+def test_a_stop_text_within_thoughts_stops_nothing(thinking: httpx.Client, streams: bool, seeds: range) -> None:
     more = {"chat_template_kwargs": {"enable_thinking": True}, "logit_bias": {end_of_thoughts(thinking): 4}}
     num_stopped = 0
-    for seed in range(4):
+    for seed in seeds:
         more |= {"seed": seed, "temperature": 1, "limit": 60, "streams": streams}
         plain = ask(thinking, WAYS["chat"], [], "none", **more)
         for stop in {*plain.reasoning} - {*plain.content}:

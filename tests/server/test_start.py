@@ -19,7 +19,7 @@ from forerun.server.config import ServerConfig
 from forerun.server.guard.listening import bind
 from tests.cli.conftest import Run, command, environment, run  # noqa: F401 - a fixture
 
-END_S = 60.0
+END_S = 150.0
 SERVE = ("serve", "builtin", "--port", "0", "--threads", "1", "--drafter", "none")
 
 

@@ -48,6 +48,11 @@ USED_FLAGS: Final[Mapping[str, tuple[str, ...]]] = {
     name: (*flags_of(kind.config), *kind.more_flags) for name, kind in DRAFTERS.items()
 }
 ALL_FLAGS: Final = tuple(dict.fromkeys(sum(USED_FLAGS.values(), ())))
+OFF_FLAGS: Final = {
+    option_name(field): field.metadata["flags"][0].partition("/")[2]
+    for kind in DRAFTERS.values()
+    for field in flagged(kind.config)
+}
 DRAFT_FLAG: Final = option(
     "--draft",
     "--draft-model",
@@ -60,6 +65,11 @@ DRAFT_FLAG: Final = option(
 def flags_used(name: NameOrAlias) -> tuple[str, ...]:
     """The flags that a drafter uses; for auto, the one that adds a drafter to those that it tries."""
     return ("draft",) if name == "auto" else USED_FLAGS[ALIASES.get(name, cast(DrafterName, name))]
+
+
+def flag_of(name: str, value: object) -> str:
+    """The flag that gives an option this value: for a switch that is off, such as adaptive, --fixed-widths."""
+    return OFF_FLAGS[name] if value is False else f"--{name.replace('_', '-')}"
 
 
 @with_flags_of(*(kind.config for kind in DRAFTERS.values()), panel="Speculation")
@@ -175,8 +185,7 @@ class DrafterOptions:
 
     def _refuse(self, names: Iterable[str], what: str) -> None:
         """Raise ConfigError if any of these flags was given."""
-        given = {name: "fixed-widths" if value is False else name for name, value in self._given(names).items()}
-        flags = [f"--{name.replace('_', '-')}" for name in given.values()]
+        flags = [flag_of(name, value) for name, value in self._given(names).items()]
         if flags:
             raise ConfigError(f"{' and '.join(flags)} {'has' if len(flags) == 1 else 'have'} no effect {what}")
 

@@ -17,7 +17,7 @@ from typing import Final
 from forerun_lab.checks.common import standard_arguments, write_results
 from forerun_lab.planner.plan import Plan, search
 from forerun_lab.planner.roofline import Machine, machine_named
-from forerun_lab.planner.swiftspec import PAIRS, READINGS, UNITS, Pair, Reading, profile_of
+from forerun_lab.planner.swiftspec import PAIRS, READINGS, UNITS, Pair, TableReading, profile_of
 from forerun_lab.planner.synthetic import traces_for
 from forerun_lab.planner.trace import AnswerTrace
 
@@ -25,7 +25,7 @@ MACHINES: Final = ("8xH800", "8xH800-floor")
 ROWS: Final = 8
 
 
-def row_of(pair: Pair, machine: Machine, reading: Reading, traces: Sequence[AnswerTrace]) -> dict[str, object]:
+def row_of(pair: Pair, machine: Machine, reading: TableReading, traces: Sequence[AnswerTrace]) -> dict[str, object]:
     """The projected speed of every split, and what the published split needs to reach the published speed."""
     profile = profile_of(pair, machine, reading)
     plans = search(profile, traces, units=UNITS, has_bound=False)

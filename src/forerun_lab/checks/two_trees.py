@@ -138,7 +138,7 @@ def run_in(tree: Path, *arguments: str) -> Any:
 
 def start_s(tree: Path) -> float:
     """Seconds of `forerun generate` with one token: nearly all is the start."""
-    command = [str(tree / ".venv/bin/python"), "-P", "-m", "forerun", "generate", "-n", "1", PROMPTS[0]]
+    command = [str(tree / ".venv/bin/python"), "-P", "-m", "forerun", "generate", "--prompt", PROMPTS[0], "-n", "1"]
     environment = os.environ | {"PYTHONPATH": str(tree / "src")}
     began = perf_counter()
     subprocess.run(command, cwd=tree, env=environment, capture_output=True, check=True)

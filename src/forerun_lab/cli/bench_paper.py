@@ -112,12 +112,31 @@ def paper(
         from forerun_lab.planner.swiftspec import PAIRS
 
         subjects = tuple(each.name for each in PAIRS)
+    found = []
     for subject in subjects:
         request = request_of(name, subject, sources, stretch, machine, quick, stand_ins, here, out)
         if len(subjects) > 1:
             request = replace(request, out=out / subject)
-        found = (play_swiftspec if name == "swiftspec" else play_swift)(request)
-        show(request, found)
+        found.append((play_swiftspec if name == "swiftspec" else play_swift)(request))
+        show(request, found[-1])
+    if len(found) > 1:
+        show(replace(request, out=out), together(subjects, found))
+
+
+def together(subjects: Sequence[str], found: Sequence[Report]) -> Report:
+    """One table of all pairs or models, of the lines that the paper has figures for."""
+    from forerun_lab.papers.report import Section
+
+    lines = [
+        replace(line, contestant=f"{subject}: {line.contestant}", experiment=subject)
+        for subject, report in zip(subjects, found, strict=True)
+        for section in report.sections
+        for line in section.lines
+        if line.published_tokens_per_s is not None or line.published_ratio is not None
+    ]
+    section = Section(name="all", title="All that the paper has figures for", lines=tuple(lines), pictures={})
+    title = f"{found[0].title.partition(':')[0]}: {', '.join(subjects)}"
+    return Report(title=title, sections=[section], notes=found[0].notes)
 
 
 def show(request: "PaperRequest", found: Report) -> None:
@@ -236,8 +255,8 @@ def play_swiftspec(request: "PaperRequest") -> Report:
 
 
 def project_published(request: "PaperRequest", pair: "Pair", machine: "Machine") -> list["Section"]:
-    """The same for synthetic pairs that accept as much as the paper's only length, of one of its pairs: for it in
-    both readings of the length."""
+    """The same for synthetic pairs that accept as much as the paper's only length says; in both readings of it for the
+    pair whose length it is."""
     from forerun_lab.papers import play, report
     from forerun_lab.planner.swiftspec import READINGS, profile_of
     from forerun_lab.planner.synthetic import traces_for

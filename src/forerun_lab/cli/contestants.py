@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, cast, get_args, get_origin, get_type_h
 import typer
 
 from forerun.cli.declare import flagged, option_name, with_flags_of
-from forerun.cli.drafter_options import DRAFT_FLAG, OF_A_PROCESS, DrafterOptions, NameOrAlias, flags_used
+from forerun.cli.drafter_options import DRAFT_FLAG, OF_A_PROCESS, DrafterOptions, NameOrAlias, flag_of, flags_used
 from forerun.cli.options import SHOWN, engine_config
 from forerun.cli.values import flag_kind, plain_kind, read_size, reader_of
 from forerun.core.config import EngineConfig
@@ -185,10 +185,9 @@ def require_used(drafting: DraftingOptions, names: Sequence[str], used: Collecti
     """Raise ConfigError for a flag that neither a named drafter uses nor anybody else."""
     used = {*used, *(flag for name in names for flag in flags_used(cast(NameOrAlias, name)))}
     for flag, value in drafting.given.items():
-        shown = "fixed-widths" if value is False else flag.replace("_", "-")
         fitting = [name for name in DRAFTERS if flag in flags_used(name)]
         require(
             flag in used,
-            f"--{shown} has no effect on the drafters {', '.join(names)}: leave it out, or add {fitting[0]} to "
-            "--drafters",
+            f"{flag_of(flag, value)} has no effect on the drafters {', '.join(names)}: leave it out, or add "
+            f"{fitting[0]} to --drafters",
         )

@@ -12,6 +12,7 @@ from forerun_lab.planner.swiftspec import UNITS, Pair
 
 SETS: Final = ("mt_bench", "humaneval", "gsm8k", "alpaca", "sum", "qa")
 DEPTHS: Final = (5, 6)
+USUAL_SPLITS: Final = (4, 6)  # GPUs of the target in the splits that the paper uses
 # Table 7, Qwen2-72B with Qwen2-1.5B. The paper does not say whether a length counts the bonus token.
 PARALLEL_LENGTHS: Final = {
     "alpaca": 2.92, "gsm8k": 3.78, "humaneval": 3.92, "mt_bench": 3.11, "qa": 2.74, "sum": 3.56, "": 3.34,
@@ -61,41 +62,44 @@ def shared_units(profile: Profile) -> int:
 
 
 def paced_contests(pair: Pair, profile: Profile, draft: str, stretch: float, chosen: int | None) -> tuple[Contest, ...]:
-    """The main table and the ablations at the paper's times.
+    """The main table, the planner's split beside the paper's, and the ablations, at the paper's times.
 
     Args:
         draft: the draft model that stands for the paper's.
         chosen: GPUs of the target in the split that the planner chose; None: it was not asked.
     """
-    shared = paced_setting(profile, UNITS, shared_units(profile), stretch)
-    splits = dict.fromkeys((pair.target_units, 4, 6, *(() if chosen is None else (chosen,))))
-    parallel = [
-        contestant(
-            f"parallel_{units}+{UNITS - units}",
-            f"tree in parallel, {units} + {UNITS - units} GPUs, 8 rows" + chosen_words(units, pair, chosen),
-            Parallel(draft=tree(pair, draft)),
-            paced_setting(profile, units, UNITS - units, stretch),
-            published_parallel(pair) if units == pair.target_units else Published(),
+
+    def contest(name: str, title: str, contestants: Sequence[Contestant]) -> Contest:
+        return Contest(name=name, title=title, source="paced", stretch=stretch, contestants=tuple(contestants))
+
+    def parallel(units: int) -> Contestant:
+        words = f"tree in parallel, {units} + {UNITS - units} GPUs, 8 rows" + split_words(units, pair, chosen)
+        published = published_parallel(pair) if units == pair.target_units else Published()
+        setting = paced_setting(profile, units, UNITS - units, stretch)
+        return contestant(
+            f"parallel_{units}+{UNITS - units}", words, Parallel(draft=tree(pair, draft)), setting, published
         )
-        for units in splits
-        if units in profile.target and UNITS - units in profile.draft
+
+    shared = paced_setting(profile, UNITS, shared_units(profile), stretch)
+    serial = serial_contestants(pair, draft, shared)
+    own = paced_setting(profile, pair.target_units, pair.draft_units, stretch)
+    splits = dict.fromkeys((pair.target_units, *USUAL_SPLITS))
+    found = [
+        contest(
+            "table",
+            "Plain decoding, the serial tree on all GPUs, the parallel tree by split",
+            [*serial, *map(parallel, splits)],
+        ),
+        contest(
+            "ablations",
+            f"Parts of the method left out, {pair.target_units} + {pair.draft_units} GPUs",
+            ablation_contestants(pair, draft, own),
+        ),
     ]
-    main = Contest(
-        name="table",
-        title="Plain decoding, the serial tree on all GPUs, the parallel tree by split",
-        source="paced",
-        stretch=stretch,
-        contestants=(*serial_contestants(pair, draft, shared), *parallel),
-    )
-    published = paced_setting(profile, pair.target_units, pair.draft_units, stretch)
-    ablations = Contest(
-        name="ablations",
-        title=f"Parts of the method left out, {pair.target_units} + {pair.draft_units} GPUs",
-        source="paced",
-        stretch=stretch,
-        contestants=ablation_contestants(pair, draft, published),
-    )
-    return main, ablations
+    if chosen is not None and chosen not in splits:
+        title = "The paper's split and the planner's choice"
+        found.insert(1, contest("planner", title, [serial[0], parallel(pair.target_units), parallel(chosen)]))
+    return tuple(found)
 
 
 def measured_contests(pair: Pair, draft: str, settings: Mapping[str, Any], draft_ranks: int) -> tuple[Contest, ...]:
@@ -190,7 +194,9 @@ def published_parallel(pair: Pair) -> Published:
     return Published(tokens_per_s=pair.tokens_per_s, tokens_per_round=lengths)
 
 
-def chosen_words(units: int, pair: Pair, chosen: int | None) -> str:
-    found = [words for is_it, words in ((units == pair.target_units, "the paper's split"),
-                                        (units == chosen, "the planner's choice")) if is_it]  # fmt: skip
-    return f" ({' and '.join(found)})" if found else ""
+def split_words(units: int, pair: Pair, chosen: int | None) -> str:
+    """Who chose a split."""
+    is_papers = units == pair.target_units
+    if units == chosen:
+        return " (the paper's split and the planner's)" if is_papers else " (the planner's choice)"
+    return " (the paper's split)" if is_papers else ""

@@ -126,7 +126,7 @@ def pair_named(name: str) -> Pair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class TableReading:
     """What table 7 may mean.
 
     Args:
@@ -138,10 +138,10 @@ class Reading:
     num_expansions: int
 
 
-READINGS: Final = (Reading(accepted=3.63, num_expansions=1), Reading(accepted=2.63, num_expansions=2))
+READINGS: Final = (TableReading(accepted=3.63, num_expansions=1), TableReading(accepted=2.63, num_expansions=2))
 
 
-def profile_of(pair: Pair, machine: Machine, reading: Reading) -> Profile:
+def profile_of(pair: Pair, machine: Machine, reading: TableReading) -> Profile:
     """Projected times of a pair, with the draft's published ones read in this way."""
     anchors = [
         replace(anchor, ms=anchor.ms / reading.num_expansions) if anchor.model in DRAFTS_TIMED else anchor

@@ -160,7 +160,7 @@ bool check(Random& random, Format format) {
 }  // namespace
 
 int main() {
-    for (const char* tier : {"portable", "neon", "avx2", "avx2_vnni", "avx512", "avx512_vnni", "avx512_bf16"}) {
+    for (const char* tier : {"portable", "neon", "avx2", "avx2_vnni", "avx512", "avx512_vnni", "avx512_bf16", "avx512_amx"}) {
         if (!forerun_select_tier(tier)) continue;
         Random random(1);
         for (int round = 0; round < 260; round++)

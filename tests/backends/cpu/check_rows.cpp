@@ -158,7 +158,7 @@ bool are_close(float a, float b) {
 int main() {
     const unsigned num_seeds = 200;
     const Results expected = run("portable", num_seeds);
-    for (const char* tier : {"neon", "avx2", "avx2_vnni", "avx512", "avx512_vnni", "avx512_bf16"}) {
+    for (const char* tier : {"neon", "avx2", "avx2_vnni", "avx512", "avx512_vnni", "avx512_bf16", "avx512_amx"}) {
         const Results results = run(tier, num_seeds);
         size_t num_wrong = results.size() && results.size() != expected.size();
         for (size_t i = 0; i < results.size() && i < expected.size(); i++)

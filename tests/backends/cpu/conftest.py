@@ -10,7 +10,7 @@ import pytest
 
 from forerun.backends.cpu.binding import fault, library
 
-TIERS: Final = ("portable", "neon", "avx2", "avx2_vnni", "avx512", "avx512_vnni", "avx512_bf16")
+TIERS: Final = ("portable", "neon", "avx2", "avx2_vnni", "avx512", "avx512_vnni", "avx512_bf16", "avx512_amx")
 
 
 def tiers_here() -> list[str]:

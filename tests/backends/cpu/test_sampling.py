@@ -10,6 +10,7 @@ from forerun.backends.cpu.backend import NATIVE
 from forerun.sampling.noise import KeyedNoise, gumbel_rows, splitmix64
 from forerun.sampling.sample import sample, topk
 from tests.backends.cpu import ops
+from tests.marks import rest_slow
 
 pytestmark = pytest.mark.usefixtures("tier")
 SIZES = [1, 2, 5, 15, 16, 17, 100, 1000, 4097]
@@ -98,12 +99,13 @@ def test_ranks_are_those_of_the_plain_formula(most: int) -> None:
                     assert ranking.token_ids == ids[0]
 
 
+@pytest.mark.parametrize("seeds", rest_slow([range(5), range(5, 20)], 1), ids=str)
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_ranks_of_some_tokens_have_the_noise_of_these_tokens(temperature: float) -> None:
+def test_ranks_of_some_tokens_have_the_noise_of_these_tokens(temperature: float, seeds: range) -> None:
     """Against a row of the whole vocabulary in which the others are forbidden."""
     for size in (1, 3, 16, 30, 100, 4096, 20011):
-        rng = random.Random(size)
-        for seed in range(5):
+        rng = random.Random(size + seeds.start)
+        for seed in seeds:
             ids = torch.tensor(sorted(rng.sample(range(3 * size), size)), dtype=torch.int32)
             whole = torch.full((3 * size,), -INF)
             scores = torch.randn(size, generator=torch.Generator().manual_seed(seed)) * rng.choice([0.1, 1, 20])

@@ -111,7 +111,7 @@ uint64_t products(int format, int input_bits, int64_t* num_checks) {
 }  // namespace
 
 int main() {
-    for (const char* tier : {"neon", "avx2", "avx2_vnni", "avx512", "avx512_vnni", "avx512_bf16"}) {
+    for (const char* tier : {"neon", "avx2", "avx2_vnni", "avx512", "avx512_vnni", "avx512_bf16", "avx512_amx"}) {
         if (!forerun_select_tier(tier)) continue;
         state = 1;
         int64_t num_checks = 0;

@@ -7,7 +7,7 @@ Legend: R rows, W nodes of a batch, C children, A match lengths, N nodes of a ch
 S slots, K key/value heads, D head size.
 """
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from functools import partial
 from typing import Final
 
@@ -71,8 +71,11 @@ ROWS_OF_HEAD: Final = (8, 32, 64)
 ROWS_OF_ATTENTION: Final = ((1, 8), (8, 1), (32, 8))  # with splits of the prefix
 
 
-def compile_cases() -> Iterator[CompileCase]:
-    """All of them. The model is named together with its weights' format where there are weights."""
+def compile_cases(models: Container[str] | None = None) -> Iterator[CompileCase]:
+    """All of them; weights, which take long to pack, of these models alone if they are given.
+
+    A model is named together with its weights' format where there are weights.
+    """
     yield from _tree_cases()
     yield from _score_cases()
     yield from mechanism_cases()
@@ -82,6 +85,8 @@ def compile_cases() -> Iterator[CompileCase]:
         yield from _rank_cases(name, spec)
     for name, weight_format in FORMATS:
         label = f"{name} {'bfloat16' if weight_format == 'plain' else weight_format}"
+        if models is not None and label not in models:
+            continue
         packed = packed_model(MODELS[name], weight_format)
         for num_rows in ROWS_OF_LINEARS:
             yield from _linear_cases(label, MODELS[name], packed, num_rows)

@@ -8,7 +8,9 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from unittest.mock import patch
 
+from forerun.backends.gpu.passes import packed_linear
 from tests.backends.gpu.compile_case import CompileCase
 from tests.backends.gpu.compile_cases import compile_cases
 from tests.backends.gpu.expected_speed import expect
@@ -40,10 +42,11 @@ def report(
 
 
 if __name__ == "__main__":
-    cases = [*compile_cases()]
-    arguments = iter(sys.argv[1:])
+    asked = [sys.argv[place : place + 4] for place in range(1, len(sys.argv), 4)]
+    with patch.object(packed_linear, "blocks", lambda _: [slice(None)]):  # in one piece, as they take no memory
+        cases = [*compile_cases([model for _, _, model, _ in asked])]
     reports = [
-        report(cases, int(architecture), int(next(arguments)), next(arguments), next(arguments))
-        for architecture in arguments
+        report(cases, int(architecture), int(max_rows), model, pattern)
+        for architecture, max_rows, model, pattern in asked
     ]
     sys.stdout.write(json.dumps([found for reported in reports for found in reported]))

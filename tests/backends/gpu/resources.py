@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from hashlib import sha256
+from pathlib import Path
 from typing import Final
 
 import triton
@@ -137,14 +139,24 @@ def find_loops(instructions: Iterable[tuple[int, str, str]]) -> list[range]:
 def dump(binary: bytes, what: str) -> str:
     """Resource usage or machine code, as text; launches of one shape often differ in their grid alone.
 
+    It is kept beside the binaries that Triton keeps: machine code takes half a second to read.
+
     Raises:
         FileNotFoundError: Triton came without NVIDIA's tools.
     """
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(binary)
-        file.flush()
-        command = [_cuobjdump(), what, file.name]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    tool = _cuobjdump()
+    key = sha256(f"{tool} {Path(tool).stat().st_mtime_ns} {what} ".encode() + binary).hexdigest()
+    kept = Path(triton.knobs.cache.dir) / f"{key}.dump"
+    if kept.exists():
+        return kept.read_text()
+    with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
+        cubin = Path(folder) / "kernel.cubin"
+        cubin.write_bytes(binary)
+        found = subprocess.run([tool, what, cubin], check=True, capture_output=True, text=True).stdout
+        written = Path(folder) / "dump"
+        written.write_text(found)
+        written.rename(kept)
+    return found
 
 
 def _cuobjdump() -> str:

@@ -59,6 +59,7 @@ def test_experts_of_many_rows_are_those_of_torch(num_rows: int, device: str) -> 
     assert pair.largest(text_pass(num_rows, 3, rng, spec.vocab_size)) < CLOSE[torch.float32]
 
 
+@pytest.mark.slow  # by default test_executor and test_gemma_4
 def test_left_out_sublayers_and_row_skips_are_those_of_torch(device: str) -> None:
     spec = spec_of("gpt_oss")
     rng = random.Random(4)

@@ -1,5 +1,7 @@
 """A target that drafts for itself: the plain text at every edge, and drafts only where they pay."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from forerun.core.config import SamplingParams
@@ -24,7 +26,7 @@ from tests.drafting.layer_skip.playing import (
     target_for,
     weights_of,
 )
-from tests.marks import in_turn
+from tests.marks import in_turn, rest_slow
 from tests.tiny import poison_freed_slots
 from tests.varied import Varied, layer_skip, varied
 
@@ -62,16 +64,17 @@ def test_a_draft_that_skips_nothing_has_every_chain_accepted(params: SamplingPar
     assert all(step.stats.num_accepted == step.stats.num_drafted == 5 for step in rounds)
 
 
+@pytest.mark.parametrize("lengths", rest_slow([(*range(1, 9), 46), range(9, 16)], 1))
 @SEARCHES_IN_TURN
 def test_the_text_can_end_at_any_token_of_a_draft_and_the_next_request_is_not_disturbed(
-    search: str, params: SamplingParams
+    search: str, params: SamplingParams, lengths: Sequence[int]
 ) -> None:
     plain = plain_ids(WEIGHTS, params=params, num_tokens=46)
     next_prompt = [*PROMPT, *plain[:9], 2, 7]
     next_plain = plain_ids(WEIGHTS, next_prompt, params, num_tokens=10)
     target, drafter = pair(layer_skip(**TREE, search=search, search_share=1.0))
     num_cut = 0
-    for length in (*range(1, 9), 46):
+    for length in lengths:
         rounds = play(target, drafter, params=params, num_tokens=length)
         num_cut += len(ids_of(rounds)) - length
         assert ids_of(rounds, length) == plain[:length]

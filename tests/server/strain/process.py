@@ -17,7 +17,7 @@ from tests.cli.conftest import command, environment
 
 MODEL = ("builtin", "--draft", "builtin-draft", "--chat-template", "chatml", "--threads", "1", "--port", "0")
 READY = re.compile(r"ready: http://([\d.]+):(\d+)/v1")
-START_S = 60.0
+START_S = 150.0
 BYTES_PER_MIB = 2**20
 
 

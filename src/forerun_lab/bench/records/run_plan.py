@@ -69,6 +69,7 @@ class RunPlan:
             "temperatures": self.temperatures,
             "repeats": self.repeats,
             "tune": self.tune,
+            "task_after_task": self.task_after_task,
             **engine,
             **sampling,
         }

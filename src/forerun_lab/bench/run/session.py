@@ -194,6 +194,7 @@ def plan_of(request: RunRequest, questions: Mapping[str, Sequence[Question]]) ->
         temperatures=request.temperatures,
         repeats=request.repeats,
         tune=request.tune,
+        task_after_task=request.task_after_task,
     )
 
 

@@ -66,4 +66,8 @@ static constexpr const BlockLayout& layout_of(int32_t format) {
 // bits, by 3e-4.
 static constexpr int input_group_bytes(int group, int bits) { return 8 + group * bits / 8; }
 
+
+// Memory behind prepared rows that may be read, though nothing comes of it: the matrix unit takes rows sixteen at a time.
+constexpr int64_t READ_BEHIND = 15 * input_group_bytes(32, 16);
+
 }  // namespace forerun

@@ -14,18 +14,17 @@
 #pragma once
 #include "dispatch.h"
 #include "kernels.h"
+#include "matrix_unit.h"
 #include "simd.h"
 #include "tiles.h"
 
 namespace forerun::FORERUN_TIER {
 namespace {
 
-constexpr int PAIR = 2;
 constexpr int CHUNK_ROWS = 96;  // rows that are multiplied with one panel after another
 constexpr int BLOCK_BYTES = 4096;  // of a panel that stay in the L1 cache, together with as many of the next block
 constexpr int MANY_ROWS_BLOCK_BYTES = 8192;  // the same for many rows: fewer sums to load and store
 constexpr int MANY_ROWS = 16;  // from this many rows on, codes are unpacked once for all rows
-constexpr int SUMS_STRIDE = PAIR * PANEL;
 
 inline const Tiles& tiles_of(const Linear& linear) {
 #define FORERUN_CASE_OF(name, ...) \
@@ -43,6 +42,16 @@ inline int input_bits(const Linear& linear) {
     return 8 * tiles_of(linear).input_bytes;
 }
 
+// The unit takes sixteen rows at a time, in the time that the other instructions take for eleven.
+inline bool is_for_unit(const Tiles& tiles, int num_rows) {
+    const int num_tiles = (num_rows + UNIT_ROWS - 1) / UNIT_ROWS;
+    return tiles.run_by_unit && num_rows >= 11 * num_tiles;
+}
+
+inline bool takes_planes(const Linear& linear, int num_rows) {
+    return is_for_unit(tiles_of(linear), num_rows) && input_bits(linear) == 16;
+}
+
 // Values that are the same for all tiles.
 struct Work {
     const Linear& linear;
@@ -50,11 +59,12 @@ struct Work {
     Rows x;
     int num_steps, block_steps, group_steps, row_groups;
     int64_t panel_bytes;
-    bool streams, is_many;
+    bool streams, is_many, uses_unit;
 
     Work(const Linear& of, Rows rows, int num_rows) : linear(of), tiles(tiles_of(of)), x(rows) {
         streams = linear.streams && can_stream();
         is_many = tiles.run_many && num_rows >= MANY_ROWS;
+        uses_unit = is_for_unit(tiles, num_rows) && (x.by_planes || input_bits(linear) == 8);
         num_steps = linear.padded_in / tiles.inputs;
         group_steps = tiles.by_groups ? linear.group / tiles.inputs : 1;
         row_groups = tiles.by_groups ? linear.padded_in / linear.group : 0;
@@ -108,11 +118,13 @@ struct Work {
 // Adds the products of `num_rows` rows with one block of one or two panels to sums; `ahead` is the next block.
 void multiply_block(const Work& work, int row, int num_rows, int panel, int num_panels, int step, const char* ahead,
                     float* sums) {
-    if (work.is_many) {
+    if (work.is_many || work.uses_unit) {
+        const auto run = work.uses_unit ? work.tiles.run_by_unit : work.tiles.run_many;
         for (int p = 0; p < num_panels; p += TILE_PANELS) {
             Stretch s = work.stretch(row, panel + p, num_panels - p, step, sums + p * PANEL);
             s.ahead = ahead + p * work.panel_bytes;
-            work.tiles.run_many(s, num_rows);
+            s.ahead_step = LINE_BYTES;
+            run(s, num_rows);
         }
         return;
     }
@@ -194,7 +206,8 @@ void finish(const Linear& linear, const float* sums, int row, int panel, int num
 // Multiplies rows [row, row + num_rows), at most CHUNK_ROWS, with a pair of panels; `next` is the next panel.
 void multiply_panels(const Work& work, int row, int num_rows, int panel, int num_panels, int next, const Output& out) {
     alignas(64) float sums[CHUNK_ROWS * SUMS_STRIDE];
-    for (int i = 0; i < num_rows * PAIR; i++) simd::store(sums + i * PANEL, simd::zero());
+    const int zeroed = work.uses_unit ? (num_rows + UNIT_ROWS - 1) / UNIT_ROWS * UNIT_ROWS : num_rows;
+    for (int i = 0; i < zeroed * PAIR; i++) simd::store(sums + i * PANEL, simd::zero());
     for (int step = 0; step < work.num_steps; step += work.block_steps) {
         const int next_step = step + work.block_steps;
         const char* ahead = next_step < work.num_steps ? work.weights(panel, next_step) : work.weights(next, 0);
@@ -205,6 +218,7 @@ void multiply_panels(const Work& work, int row, int num_rows, int panel, int num
 
 void linear(const Linear& linear, Rows x, int num_rows, int panel_begin, int panel_end, Output out) {
     const Work work(linear, x, num_rows);
+    const UnitInUse unit(work.uses_unit, linear.group);
     for (int row = 0; row < num_rows; row += CHUNK_ROWS) {  // their inputs stay in the L2 cache
         const int rows = num_rows - row < CHUNK_ROWS ? num_rows - row : CHUNK_ROWS;
         // With the last rows, prefetch continues into the next slice, which this thread usually gets.

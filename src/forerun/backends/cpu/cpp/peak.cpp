@@ -99,6 +99,7 @@ constexpr TierLoops TIERS[] = {
 #endif
 #ifdef FORERUN_KNOWS_avx512_bf16
     {"avx512_bf16", {fma_512, dpbf16_512, dpwssd_512, dpbusd_512}},
+    {"avx512_amx", {fma_512, dpbf16_512, dpwssd_512, dpbusd_512}},  // of few rows: the matrix unit takes many
 #endif
 #endif
     {"portable", {nullptr, nullptr, nullptr, nullptr}},

@@ -53,18 +53,22 @@ float largest_of(const float* x, int begin, int end, int num_in, float* flaw) {
 
 // Converts a group of inputs to integers of up to `most`, in `bits` bits each, and returns their sum. The inputs are
 // about these integers times `scale`.
-float prepare_group(const float* x, int begin, int end, int num_in, float most, int bits, char* out, float* scale) {
+float prepare_group(const float* x, int begin, int end, int num_in, float most, int bits, bool by_planes, char* out,
+                    float* scale) {
     float flaw;
     const float largest = largest_of(x, begin, end, num_in, &flaw);
     const bool is_fit = largest > 0.0f;
     const simd::F inverse = simd::set1(is_fit ? most / largest : 0.0f);
     simd::F total = simd::zero();
-    for (int k = begin; k < end; k += PANEL, out += PANEL * bits / 8) {
+    const int step = by_planes ? PANEL : PANEL * bits / 8;
+    for (int k = begin; k < end; k += PANEL, out += step) {
         const simd::F v = is_fit ? inputs_from(x, k, num_in) : simd::zero();
         const simd::I rounded = simd::round_int(simd::mul(v, inverse));
         total = simd::add(total, simd::to_float(rounded));
         if (bits == 8)
             simd::store_s8(reinterpret_cast<int8_t*>(out), rounded);
+        else if (by_planes)
+            simd::store_planes(out, out + (end - begin), rounded);
         else
             simd::store_s16(out, rounded);
     }
@@ -75,10 +79,10 @@ float prepare_group(const float* x, int begin, int end, int num_in, float most, 
 // Converts a group of inputs for a block format. Their sum is stored next to their scale: multiplied by the scale if
 // the format has minima, else by -offset, the offset of the codes.
 void prepare_block_group(const float* x, int begin, int num_in, const BlockLayout& layout, int rounded_to, int bits,
-                         char* out) {
+                         bool by_planes, char* out) {
     float scale;
     const float most = rounded_to == 8 ? INT8_MOST : INT16_MOST;
-    const float sum = prepare_group(x, begin, begin + layout.group, num_in, most, bits, out + 8, &scale);
+    const float sum = prepare_group(x, begin, begin + layout.group, num_in, most, bits, by_planes, out + 8, &scale);
     const float scaled = scale * sum;
     const int32_t start = -layout.offset * static_cast<int32_t>(sum);
     std::memcpy(out, &scale, 4);
@@ -101,13 +105,13 @@ void prepare(const Linear& linear, const float* x, int64_t x_stride, int t_begin
                 int32_t* sums = out.sums + static_cast<int64_t>(t) * num_groups;
                 for (int g = 0; g < num_groups; g++, values += linear.group * bits / 8)
                     sums[g] = static_cast<int32_t>(prepare_group(row, g * linear.group, (g + 1) * linear.group, num_in,
-                                                                 INT8_MOST, bits, values, scales + g));
+                                                                 INT8_MOST, bits, false, values, scales + g));
                 break;
             }
             default: {
                 const BlockLayout& layout = layout_of(linear.format);
                 for (int k = 0; k < padded_in; k += layout.group, values += out.group_stride)
-                    prepare_block_group(row, k, num_in, layout, linear.input_bits, bits, values);
+                    prepare_block_group(row, k, num_in, layout, linear.input_bits, bits, out.by_planes, values);
             }
         }
     }

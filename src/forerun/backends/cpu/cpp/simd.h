@@ -20,6 +20,8 @@
 //   Codes, split          64 bytes of codes in the format of dot_s16
 //   codes_of_8_bits       bytes of weights in the format of the dots: unchanged, or minus 128 if SIGNED_CODES
 //   store_s16             sixteen inputs of 16 bits in the format of dot_s16
+//   HAS_UNIT              whether the processor has a matrix unit (matrix_unit.h)
+//   store_planes          the high bytes of sixteen inputs of 16 bits, rounded, and the low bytes that are left, both signed
 //   MOST_BITS_BY_BYTES    largest number of bits of codes that dot_s8 can multiply
 //   TILE_ROWS, TILE_PANELS   the largest tile whose sums and operands fit into the registers
 //   BLOCK_QUERIES, BLOCK_VECTORS   the same for attention: queries, and vectors of scores or of values
@@ -78,6 +80,19 @@ inline const char* anew(const char* p) {
 #else
 #include "simd_portable.h"
 #endif
+
+namespace forerun::simd {
+namespace {
+
+#ifdef FORERUN_HAS_UNIT
+constexpr bool HAS_UNIT = true;
+#else
+constexpr bool HAS_UNIT = false;
+inline void store_planes(char*, char*, I) {}
+#endif
+
+}  // namespace
+}  // namespace forerun::simd
 
 namespace forerun::simd {
 namespace {

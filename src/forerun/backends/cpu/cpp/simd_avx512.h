@@ -164,6 +164,14 @@ inline void store_s16(char* p, I a) {
     const __m256i pairs = _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(words, 0xd8), 0xd8);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), pairs);
 }
+#ifdef __AMX_INT8__
+#define FORERUN_HAS_UNIT
+inline void store_planes(char* high, char* low, I a) {
+    const __m512i rounded = _mm512_srai_epi32(_mm512_add_epi32(a.v, _mm512_set1_epi32(128)), 8);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(high), _mm512_cvtepi32_epi8(rounded));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(low), _mm512_cvtepi32_epi8(a.v));
+}
+#endif
 #ifdef __AVX512VNNI__
 inline Dots dot_s16(Dots sum, Codes w, const char* x) {
     const __m512i even = _mm512_set1_epi32(read_int(x)), odd = _mm512_set1_epi32(read_int(x + 4));
@@ -240,8 +248,8 @@ inline void transpose(const char* from, int64_t row_bytes, int num_rows, int num
         if (w < num_words) _mm512_storeu_si512(to + w * to_stride, b[w]);
 }
 
-inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
-inline void prefetch_once(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_NTA); }
+FORERUN_INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+FORERUN_INLINE void prefetch_once(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_NTA); }
 
 }  // namespace
 }  // namespace forerun::simd

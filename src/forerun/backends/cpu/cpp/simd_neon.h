@@ -251,8 +251,8 @@ inline void transpose(const char* from, int64_t row_bytes, int num_rows, int num
         for (int r = 0; r < num_rows; r++) std::memcpy(to + w * to_stride + r, from + r * row_bytes + 4 * w, 4);
 }
 
-inline void prefetch(const void* p) { __builtin_prefetch(p); }
-inline void prefetch_once(const void* p) { __builtin_prefetch(p, 0, 0); }
+FORERUN_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }
+FORERUN_INLINE void prefetch_once(const void* p) { __builtin_prefetch(p, 0, 0); }
 
 #undef FORERUN_EACH
 

@@ -211,14 +211,14 @@ inline void transpose(const char* from, int64_t row_bytes, int num_rows, int num
         for (int r = 0; r < num_rows; r++) std::memcpy(to + w * to_stride + r, from + r * row_bytes + 4 * w, 4);
 }
 
-inline void prefetch(const void* p) {
+FORERUN_INLINE void prefetch(const void* p) {
 #ifdef __GNUC__
     __builtin_prefetch(p);
 #else
     (void)p;
 #endif
 }
-inline void prefetch_once(const void* p) {
+FORERUN_INLINE void prefetch_once(const void* p) {
 #ifdef __GNUC__
     __builtin_prefetch(p, 0, 0);
 #else

@@ -14,6 +14,8 @@
 namespace forerun::FORERUN_TIER {
 
 constexpr int LINE_BYTES = 64;
+constexpr int PAIR = 2;  // panels that are multiplied at a time
+constexpr int SUMS_STRIDE = PAIR * PANEL;  // of two rows' sums
 
 using simd::TILE_PANELS;
 using simd::TILE_ROWS;
@@ -50,6 +52,7 @@ struct Tiles {
     int max_rows, inputs, input_bytes, step_bytes;
     bool by_groups;
     void (*run_many)(const Stretch&, int num_rows);  // of blocks, for any number of rows; or null
+    void (*run_by_unit)(const Stretch&, int num_rows);  // the same by the matrix unit, or null
 };
 
 // Storage of a row's inputs for a block format: bytes if they have 8 bits and this is faster with the instruction set.

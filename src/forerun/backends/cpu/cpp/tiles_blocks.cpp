@@ -171,6 +171,18 @@ FORERUN_INLINE void add_products(simd::Dots (&totals)[R][P], const char* packed,
     }
 }
 
+// The sum that a row's group of inputs starts from, if codes have an offset.
+inline int32_t start_of(const char* x) { return *reinterpret_cast<const int32_t*>(x + 4); }
+
+// Adds a row's exact sum of a group's products with a panel, times the scales, to `at`. `factors` are the row's.
+template <class B, class Factors>
+FORERUN_INLINE void add_scaled(simd::Dots total, const Factors& of_panel, const float* factors, float* at) {
+    const simd::F factor = simd::mul(of_panel.scale, simd::set1(factors[0]));
+    simd::F sum = simd::fma(simd::to_float(total), factor, simd::load(at));
+    if constexpr (B::HAS_MINIMA) sum = simd::fma(of_panel.minimum, simd::set1(factors[1]), sum);
+    simd::store(at, sum);
+}
+
 // Adds the products of R rows' groups of inputs, from x on, with P panels' codes to sums.
 template <class B, int R, int P, bool BY_BYTES, class Factors>
 FORERUN_INLINE void multiply_group(const Factors* factors_of, const char* packed, int64_t panel_bytes, const char* x,
@@ -179,7 +191,7 @@ FORERUN_INLINE void multiply_group(const Factors* factors_of, const char* packed
     simd::Dots totals[R][P];
     FORERUN_UNROLL
     for (int r = 0; r < R; r++) {
-        const int32_t start = B::HAS_OFFSET ? *reinterpret_cast<const int32_t*>(x + r * ROW + 4) : 0;
+        const int32_t start = B::HAS_OFFSET ? start_of(x + r * ROW) : 0;
         FORERUN_UNROLL
         for (int p = 0; p < P; p++) totals[r][p] = simd::to_dots(simd::set1_int(start));
     }
@@ -188,34 +200,39 @@ FORERUN_INLINE void multiply_group(const Factors* factors_of, const char* packed
     for (int r = 0; r < R; r++) {
         const float* factors = reinterpret_cast<const float*>(x + r * ROW);
         FORERUN_UNROLL
-        for (int p = 0; p < P; p++) {
-            float* at = sums + r * sums_stride + p * PANEL;
-            const simd::F factor = simd::mul(factors_of[p].scale, simd::set1(factors[0]));
-            simd::F sum = simd::fma(simd::to_float(totals[r][p]), factor, simd::load(at));
-            if constexpr (B::HAS_MINIMA) sum = simd::fma(factors_of[p].minimum, simd::set1(factors[1]), sum);
-            simd::store(at, sum);
-        }
+        for (int p = 0; p < P; p++)
+            add_scaled<B>(totals[r][p], factors_of[p], factors, sums + r * sums_stride + p * PANEL);
     }
+}
+
+// Prefetches a group's part of the lines that follow, and returns where the next are. All lines of a record at once would be
+// more than can be on their way. simd::prefetch has to be inlined by force: GCC
+// would find that it changes nothing and drop its calls.
+template <class B, int P>
+FORERUN_INLINE const char* prefetch_group(const Stretch& s, int group, const char* ahead) {
+    constexpr int LINES = B::LAYOUT.record_bytes() / LINE_BYTES;
+    const int num_lines = (group + 1) * LINES / B::GROUPS - group * LINES / B::GROUPS;
+    const int64_t panel_bytes = s.panel_bytes, step = s.ahead_step;
+    const bool streams = s.streams;
+    for (int line = 0; line < num_lines; line++, ahead += step) {
+        FORERUN_UNROLL
+        for (int p = 0; p < P; p++)
+            streams ? simd::prefetch_once(ahead + p * panel_bytes) : simd::prefetch(ahead + p * panel_bytes);
+    }
+    return ahead;
 }
 
 template <class B, int R, int P, bool BY_BYTES>
 void multiply_blocks(const Stretch& s) {
-    constexpr int LINES = B::RECORD_BYTES / LINE_BYTES;
     const char *record = s.weights, *x = s.inputs, *ahead = s.ahead;
-    const int64_t panel_bytes = s.panel_bytes, group_stride = s.group_stride, ahead_step = s.ahead_step;
-    const bool streams = s.streams;
+    const int64_t panel_bytes = s.panel_bytes, group_stride = s.group_stride;
     for (int step = 0; step < s.num_steps; step++) {
         B blocks[P];
         FORERUN_UNROLL
         for (int p = 0; p < P; p++) blocks[p].take_record(record + p * panel_bytes);
         const char* packed = record + B::HEADER_BYTES;
         for (int group = 0; group < B::GROUPS; group++) {
-            const int num_lines = (group + 1) * LINES / B::GROUPS - group * LINES / B::GROUPS;
-            for (int line = 0; line < num_lines; line++, ahead += ahead_step) {
-                FORERUN_UNROLL
-                for (int p = 0; p < P; p++)
-                    streams ? simd::prefetch_once(ahead + p * panel_bytes) : simd::prefetch(ahead + p * panel_bytes);
-            }
+            ahead = prefetch_group<B, P>(s, group, ahead);
             FORERUN_UNROLL
             for (int p = 0; p < P; p++) blocks[p].take_group(record + p * panel_bytes, group);
             multiply_group<B, R, P, BY_BYTES>(blocks, packed, panel_bytes, x, s.sums, s.sums_stride);
@@ -243,17 +260,14 @@ FORERUN_APART void multiply_unpacked(const U& group, const char* x, int num_rows
 // The products of many rows with P panels: each group is unpacked once into the L1 cache and used for all rows.
 template <class B, int P, bool BY_BYTES>
 void multiply_many(const Stretch& s, int num_rows) {
-    constexpr int LINES = B::LAYOUT.record_bytes() / LINE_BYTES;
     const char *record = s.weights, *x = s.inputs, *ahead = s.ahead;
     using U = Unpacked<B::GROUP, B::HAS_MINIMA, B::HAS_OFFSET, BY_BYTES, P>;
     U unpacked;
     for (int step = 0; step < s.num_steps; step++, record += B::LAYOUT.record_bytes()) {
-        for (int line = 0; line < LINES; line++, ahead += LINE_BYTES)
-            for (int p = 0; p < P; p++)
-                s.streams ? simd::prefetch_once(ahead + p * s.panel_bytes) : simd::prefetch(ahead + p * s.panel_bytes);
         B blocks[P];
         for (int p = 0; p < P; p++) blocks[p].take_record(record + p * s.panel_bytes);
         for (int group = 0; group < B::GROUPS; group++, x += s.group_stride) {
+            ahead = prefetch_group<B, P>(s, group, ahead);
             for (int p = 0; p < P; p++) blocks[p].take_group(record + p * s.panel_bytes, group);
             const char* packed = record + B::LAYOUT.header_bytes() + group * B::LAYOUT.group_bytes();
             unpacked.take(blocks, packed, s.panel_bytes);
@@ -261,6 +275,14 @@ void multiply_many(const Stretch& s, int num_rows) {
         }
     }
 }
+
+}  // namespace
+}  // namespace forerun::FORERUN_TIER
+
+#include "tiles_unit.h"
+
+namespace forerun::FORERUN_TIER {
+namespace {
 
 template <class Block, int R, bool BY_BYTES>
 constexpr void add_tiles(Tiles& tiles) {
@@ -273,7 +295,10 @@ constexpr Tiles tiles_of() {
     using B = Block<FORMAT>;
     constexpr bool BY_BYTES = are_bytes(B::LAYOUT, INPUT_BITS);
     Tiles tiles{{}, simd::BLOCK_ROWS, B::LAYOUT.inputs, 0, B::LAYOUT.record_bytes(), false,
-                multiply_many<B, TILE_PANELS, BY_BYTES>};
+                multiply_many<B, TILE_PANELS, BY_BYTES>, nullptr};
+#ifdef FORERUN_HAS_UNIT
+    if constexpr (B::GROUP >= 32) tiles.run_by_unit = multiply_by_unit<B, BY_BYTES>;  // with less to add up it is no faster
+#endif
     add_tiles<B, simd::BLOCK_ROWS, BY_BYTES>(tiles);
     return tiles;
 }
