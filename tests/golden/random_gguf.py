@@ -22,7 +22,7 @@ ARCHITECTURES: Final = {
     "smollm3": "SMOLLM3", "ministral3": "MISTRAL3", "granite": "GRANITE", "granitemoehybrid": "GRANITE",
     "phi3": "PHI3", "gemma3_text": "GEMMA3", "gemma4_text": "GEMMA4", "olmo2": "OLMO2", "olmo3": "OLMO2",
     "glm4": "GLM4", "gpt_oss": "GPT_OSS", "qwen3_moe": "QWEN3MOE", "qwen3_5_text": "QWEN35",
-    "lfm2": "LFM2",
+    "qwen3_5_moe_text": "QWEN35MOE", "lfm2": "LFM2",
 }  # fmt: skip
 EXPERT: Final = re.compile(r"experts\.(\d+)\.")
 PERMUTED: Final = ("smollm3", "ministral3", "granite", "granitemoehybrid")
@@ -55,12 +55,12 @@ def stored(folder: Path, spec: ModelSpec) -> Iterator[tuple[str, Tensor]]:
                 values = permute(
                     values, spec.num_heads * (".q_proj." in name) + spec.num_kv_heads * (".k_proj." in name)
                 )
-            if spec.family == "qwen3_5_text":
+            if spec.family in ("qwen3_5_text", "qwen3_5_moe_text"):
                 name, values = as_of_delta_net(name, values, spec)
             values = values.squeeze(1) if name.endswith("conv.weight") else values
             if name.endswith("layer_scalar"):
                 name = f"{name}.weight"
-            if spec.family == "qwen3_moe" and ".experts." in name:
+            if spec.family in ("qwen3_moe", "qwen3_5_moe_text") and ".experts." in name:
                 stacked.setdefault(EXPERT.sub("experts.", name), []).append((int(EXPERT.search(name)[1]), values))
             elif ".experts." in name or name.endswith(".sinks"):
                 yield from of_experts(name, values)
@@ -155,7 +155,10 @@ def add_keys(writer: Any, spec: ModelSpec, config: dict[str, Any]) -> None:
         case "qwen3_moe":
             add_experts(writer, spec)
             writer.add_expert_shared_feed_forward_length(0)  # as Qwen3-Coder's files have it
-        case "qwen3_5_text":
+        case "qwen3_5_text" | "qwen3_5_moe_text":
+            if spec.num_experts:
+                add_experts(writer, spec)
+                writer.add_expert_shared_feed_forward_length(spec.shared_size)
             net = spec.mixer
             assert isinstance(net, GatedDeltaNet)
             writer.add_ssm_conv_kernel(net.kernel_size)

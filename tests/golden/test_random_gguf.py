@@ -26,6 +26,7 @@ CASES = [
 ]
 MADE_OF = {
     "qwen3_5_text": "qwen3_5",
+    "qwen3_5_moe_text": "qwen3_5_moe",
     "gemma3_text": "gemma3",
     "gemma4_text": "gemma4",
     "granitemoehybrid": "granite_hybrid",

@@ -216,3 +216,28 @@ def test_snapshots_take_no_more_than_half_of_the_memory_and_the_oldest_goes_firs
 def test_the_number_of_parameters_is_that_of_all_tensors(family: str, seed: int) -> None:
     spec = family_spec(random.Random(seed), family)
     assert spec.num_parameters == sum(prod(place.shape) for place in tensor_plan(spec).values())
+
+
+def test_another_text_after_a_cut_reads_no_state_of_the_first() -> None:
+    runner = runner_of("qwen3_5_text", 0, torch.float32)
+    length = PLACE_STRIDE - 4
+    runner.sync(text_of(0, PLACE_LAG + PLACE_STRIDE + 8))  # its last rows read the state of the first place
+    assert runner.sync(text_of(0, length)) == length
+    fresh = runner_of("qwen3_5_text", 0, torch.float32)
+    fresh.sync(text_of(0, length))
+    other = text_of(5, PLACE_LAG + PLACE_STRIDE)
+    logits = [one.extend(other, num_logit_rows=len(other)) for one in (runner, fresh)]
+    assert torch.equal(*logits)
+
+
+def test_a_long_text_that_is_restored_reads_its_own_states() -> None:
+    runner = saving("qwen3_5_text")
+    texts = {owner: text_of(place, LENGTH - 20) for place, owner in enumerate(("ann", "bob"))}
+    for owner in ("ann", "bob", "ann"):
+        runner.recall(texts[owner], owner)
+        num_known = runner.sync(texts[owner])
+    assert num_known == LENGTH - 20
+    fresh = runner_of("qwen3_5_text", 0, torch.float32)
+    fresh.sync(texts["ann"])
+    rest = text_of(7, 20)
+    assert torch.equal(in_trees(runner, rest, random.Random(1)), in_parts(fresh, rest, random.Random(2), 7))

@@ -28,6 +28,7 @@ from tests.marks import parted, rest_soak
 from tests.properties.test_same_text import Case, random_case
 from tests.random_settings import edited
 from tests.tiny import CAPACITY, decode_rounds, poison_freed_slots, tiny_runner
+from tests.tiny_families import MIXED
 
 NUMBERS = parted(200, 100)  # so many that all befalls each
 TREE_ROWS = 256
@@ -169,6 +170,14 @@ def difference(case: Case, totals: Counter[str]) -> str | None:
     totals["drafted"] += sum(step.stats.num_drafted for step in rounds)
     totals["accepted"] += sum(step.stats.num_accepted for step in rounds)
     return None if text == expected else f"case {case.number}: {text} instead of {expected}"
+
+
+@pytest.mark.parametrize("family", MIXED)
+@pytest.mark.parametrize("numbers", rest_soak([range(4), range(4, 40)], 1), ids=str)
+def test_it_does_so_for_layers_with_a_state(family: str, numbers: range) -> None:
+    totals: Counter[str] = Counter()
+    assert [difference(random_case(number, family), totals) for number in numbers] == [None] * len(numbers)
+    assert totals
 
 
 def check_cases(numbers: range) -> tuple[list[str], Counter[str]]:

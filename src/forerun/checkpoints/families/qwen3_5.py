@@ -10,12 +10,14 @@ from forerun.core.model_spec import ModelSpec
 
 INTERVAL: Final = 4  # every fourth layer has attention
 MOST_TAPS: Final = 16  # of a convolution; published models have 3 and 4
+MOST_HEADS: Final = 1024  # whose parts are named one by one; published models have up to 64
 
 
 def with_delta_nets(config: JsonFile, spec: ModelSpec) -> ModelSpec:
     """The spec with its gated delta nets, and the gate of its attention."""
+    config.integer("num_attention_heads", most=MOST_HEADS)
     net = GatedDeltaNet(
-        num_key_heads=config.integer("linear_num_key_heads"),
+        num_key_heads=config.integer("linear_num_key_heads", most=MOST_HEADS),
         num_value_heads=config.integer("linear_num_value_heads"),
         key_dim=config.integer("linear_key_head_dim"),
         value_dim=config.integer("linear_value_head_dim"),
@@ -37,6 +39,7 @@ def without_draft_head(keys: JsonFile) -> JsonFile:
 
 def with_gguf_delta_nets(keys: JsonFile, spec: ModelSpec) -> ModelSpec:
     """The spec with its gated delta nets, by the keys of a GGUF file."""
+    keys.integer("attention.head_count", most=MOST_HEADS)
     num_value_heads = keys.integer("ssm.time_step_rank")
     net = GatedDeltaNet(
         num_key_heads=keys.integer("ssm.group_count"),

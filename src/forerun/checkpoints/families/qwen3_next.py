@@ -6,8 +6,22 @@ Every token also goes through a shared expert, whose output has a gate of its ow
 from dataclasses import replace
 from typing import Final
 
-from forerun.checkpoints.families.family import FULL, LINEAR, Family, with_experts
-from forerun.checkpoints.families.qwen3_5 import DEFAULTS, with_delta_nets
+from forerun.checkpoints.families.family import (
+    EXPERT_KEYS,
+    FULL,
+    LINEAR,
+    Family,
+    with_experts,
+    with_gguf_experts,
+)
+from forerun.checkpoints.families.qwen3_5 import (
+    DEFAULTS,
+    NET_KEYS,
+    QWEN3_5,
+    with_delta_nets,
+    with_gguf_delta_nets,
+    without_draft_head,
+)
 from forerun.checkpoints.families.qwen3_moe import require_experts_everywhere
 from forerun.core.json_file import JsonFile
 from forerun.core.model_spec import ModelSpec
@@ -25,6 +39,18 @@ def read(config: JsonFile, spec: ModelSpec) -> ModelSpec:
     return replace(spec, shared_size=config.integer("shared_expert_intermediate_size"))
 
 
+def usual_gguf(keys: JsonFile) -> JsonFile:
+    """The keys of a GGUF file without its draft head; the size of layers without experts, which it lacks, is set."""
+    keys = without_draft_head(keys)
+    return replace(keys, values={"feed_forward_length": keys.values.get(EXPERT_KEYS[-1]), **keys.values})
+
+
+def read_gguf(keys: JsonFile, spec: ModelSpec) -> ModelSpec:
+    spec = with_gguf_experts(keys, with_gguf_delta_nets(keys, spec))
+    return replace(spec, shared_size=keys.integer(SHARED_KEY))
+
+
+SHARED_KEY: Final = "expert_shared_feed_forward_length"
 MORE_DEFAULTS: Final = {
     "hidden_size": 2048,
     "intermediate_size": 512,  # replaced by that of an expert
@@ -58,6 +84,7 @@ QWEN3_NEXT: Final = Family(
 QWEN3_5_MOE: Final = replace(
     QWEN3_NEXT,
     name="qwen3_5_moe_text",
+    architecture="qwen35moe",
     wrappers=("qwen3_5_moe",),
     defaults={
         **DEFAULTS,
@@ -67,4 +94,8 @@ QWEN3_5_MOE: Final = replace(
         "num_local_experts": 256,
     },
     fuses_nets=False,
+    gguf_norms=QWEN3_5.gguf_norms,
+    gguf_usual=usual_gguf,
+    read_gguf=read_gguf,
+    gguf_keys=(*NET_KEYS, *EXPERT_KEYS, SHARED_KEY),
 )

@@ -39,6 +39,10 @@ IN_LAYERS: Final = {
     "mlp.up_proj.": "ffn_up.",
     "mlp.down_proj.": "ffn_down.",
     "mlp.router.": "ffn_gate_inp.",
+    "mlp.shared_expert.gate_proj.": "ffn_gate_shexp.",
+    "mlp.shared_expert.up_proj.": "ffn_up_shexp.",
+    "mlp.shared_expert.down_proj.": "ffn_down_shexp.",
+    "mlp.shared_expert_gate.": "ffn_gate_inp_shexp.",
     "self_attn.sinks": "attn_sinks.weight",
     "self_attn.q_proj_gate.": "attn_q_gate.",
 }
@@ -64,6 +68,7 @@ LAYER_INPUTS: Final = {
 }
 FINAL_NORM: Final = "model.norm.weight"
 UNUSED_OF_BORROWERS: Final = ("attn_k", "attn_v", "attn_k_norm")
+SHARED_GATE: Final = ".ffn_gate_inp_shexp.weight"
 EXPERTS: Final = re.compile(r"(?P<weight>blk\.\d+\.ffn_\w+_exps)\.(?P<kind>weight|bias)")
 EXPERT: Final = re.compile(r"mlp\.experts\.(?P<expert>\d+)\.(?P<weight>gate|up|down)_proj\.")
 LEFTOVER: Final = ".attn_rot_embd.weight"  # rotary frequencies from early converters; we compute them
@@ -109,6 +114,8 @@ def model_tensors(file: GgufFile, spec: ModelSpec) -> dict[str, StoredTensor]:
     fused = {**family.gguf_fused, "attn_q": gated_heads(spec, "attn_q")}
     for name, tensor in file.tensors.items():
         if name not in unused and not is_of_draft_head(name, spec):
+            if name.endswith(SHARED_GATE) and len(tensor.shape) == 1:  # some files store its row as a vector
+                tensor = replace(tensor, shape=(1, *tensor.shape))
             for part in experts_of(name, tensor, spec):
                 named |= split(part.name, part, fused, plan, {})
     return named | values_from_keys(named, plan, "attn_v", "attn_k") if family.keys_are_values else named
