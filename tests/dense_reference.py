@@ -129,7 +129,8 @@ def mixer_branch(
     if isinstance(mixer, ShortConvolution):
         b, c, x = product.chunk(3, -1)
         return c * convolved(weights, b * x, name, paths)
-    num_keys, num_heads = mixer.num_key_heads, mixer.num_value_heads
+    num_keys = mixer.num_key_heads
+    num_heads = mixer.num_value_heads
     sizes = [mixer.num_channels, mixer.value_size, num_heads, num_heads]
     channels, gate, beta, decay = product.split(sizes, -1)
     channels = convolved(weights, channels, name, paths)

@@ -82,7 +82,7 @@ def values_of(rng: random.Random, family: str, num_layers: int, values: Values) 
                 has_tiled_keys=rng.random() < 0.5, stride=rng.choice([2, 4, 8]), lag=rng.choice([12, 14]),
             )  # fmt: skip
             return {
-                "qk_norm": True, "gates_attention": True, "mixer": net, "wide_norms": True, "out_bias": False,
+                "qk_norm": True, "gates_attention": True, "delta_net": net, "wide_norms": True, "out_bias": False,
                 "mixer_layers": rng.choice([(0, 1), (0, 2), (1, 2)]), "rope": RopeSpec(theta=100.0, rotated_dims=4),
             }  # fmt: skip
         case "qwen3_next":
@@ -96,7 +96,7 @@ def values_of(rng: random.Random, family: str, num_layers: int, values: Values) 
                 has_bias=rng.random() < 0.5,
             )  # fmt: skip
             return {
-                "qk_norm": True, "mixer": convolution, "mixer_layers": rng.choice([(0, 1), (0, 2), (1, 2), (1,)]),
+                "qk_norm": True, "convolution": convolution, "mixer_layers": rng.choice([(0, 1), (0, 2), (1, 2), (1,)]),
                 "qkv_bias": False, "out_bias": False,
             }  # fmt: skip
         case "glm4":

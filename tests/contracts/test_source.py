@@ -75,7 +75,7 @@ def offences(path: Path) -> list[str]:
 
 
 def relative(path: Path) -> str:
-    return path.relative_to(SOURCE).as_posix()
+    return path.relative_to(SOURCE if path.is_relative_to(SOURCE) else SOURCE.parent).as_posix()
 
 
 def folder(path: Path) -> str:

@@ -34,7 +34,7 @@ DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["
 def model(family: str, seed: int, dtype: torch.dtype) -> tuple[ModelSpec, Weights]:
     spec = family_spec(random.Random(seed), family, vocab_size=31, max_positions=CAPACITY, num_layers=3)
     if isinstance(spec.mixer, GatedDeltaNet):
-        spec = replace(spec, mixer=replace(spec.mixer, stride=PLACE_STRIDE, lag=PLACE_LAG))
+        spec = replace(spec, delta_net=replace(spec.mixer, stride=PLACE_STRIDE, lag=PLACE_LAG))
     return spec, random_weights(spec, torch.Generator().manual_seed(seed), dtype=dtype)
 
 

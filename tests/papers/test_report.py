@@ -12,7 +12,7 @@ import pytest
 
 from forerun.core.drafter_config import DraftModel, NoDrafter, Parallel
 from forerun.core.pace import Pace
-from forerun_lab.papers.experiments import Contest, Contestant, Line, Published
+from forerun_lab.papers.experiments import Contest, Line, Published, Variant
 from tests.bench.report.test_page import check
 from tests.bench.sample_run import write_sample_run
 
@@ -35,8 +35,8 @@ def contest_of(pace: Pace | None) -> Contest:
         source="paced",
         stretch=2.0,
         contestants=(
-            Contestant(label="none", words="plain decoding", drafter=NoDrafter()),
-            Contestant(
+            Variant(label="none", words="plain decoding", drafter=NoDrafter()),
+            Variant(
                 label="parallel", words="in parallel", drafter=Parallel(draft=FIXED), published=published, pace=pace
             ),
         ),

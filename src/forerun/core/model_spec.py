@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Final, Literal
 
-from forerun.core.mixers import KEPT_STATES, PLACE_LAG, PLACE_STRIDE, Mixer
+from forerun.core.mixers import KEPT_STATES, PLACE_LAG, PLACE_STRIDE, GatedDeltaNet, Mixer, ShortConvolution
 
 RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope", "proportional"]
 NormPlaces = Literal["before", "around", "after"]  # of a sublayer
@@ -107,7 +107,8 @@ class ModelSpec:
         has_wide_borrowers: their MLPs have twice the intermediate size.
         full_head_dim, full_num_kv_heads: heads of the layers without a window; None: as in the others.
         gates_attention: each head's output is multiplied by the sigmoid of a gate, which is a product of the input.
-        mixer: what the layers `mixer_layers` have in place of attention; they have no keys and values.
+        convolution, delta_net: what the layers `mixer_layers` have in place of attention, one of the two; they have no
+            keys and values.
     """
 
     family: str
@@ -152,7 +153,8 @@ class ModelSpec:
     num_chosen_experts: int = 0
     shared_size: int = 0
     gates_attention: bool = False
-    mixer: Mixer | None = None
+    convolution: ShortConvolution | None = None
+    delta_net: GatedDeltaNet | None = None
     mixer_layers: tuple[int, ...] = ()
 
     @property
@@ -180,6 +182,11 @@ class ModelSpec:
             num_kv_heads=(is_full and self.full_num_kv_heads) or self.num_kv_heads,
             intermediate_size=self.intermediate_size * (2 if is_wide else 1),
         )
+
+    @property
+    def mixer(self) -> Mixer | None:
+        """What the layers `mixer_layers` have in place of attention."""
+        return self.convolution or self.delta_net
 
     def mixer_of(self, layer: int) -> Mixer | None:
         """What a layer has in place of attention; None: it has attention."""

@@ -40,7 +40,7 @@ class BenchEngineOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class OwnSetting:
     """A setting that a contestant may have of its own: one of the flags of `forerun generate`.
 
     Args:
@@ -65,18 +65,18 @@ class Setting:
         return get_origin(self.kind) is list
 
 
-def known_settings() -> dict[str, Setting]:
+def known_settings() -> dict[str, OwnSetting]:
     """All settings by the names of their flags, with underscores."""
-    known = {"draft": Setting(option="draft", kind=str)}
+    known = {"draft": OwnSetting(option="draft", kind=str)}
     for config in (EngineConfig, *(kind.config for kind in DRAFTERS.values())):
         kinds = get_type_hints(config)
         for field in flagged(config):
             kind = plain_kind(flag_kind(kinds[field.name]))
             for flag in field.metadata["flags"]:
                 on, _, off = flag.partition("/")
-                known[spelt(on)] = Setting(option=option_name(field), kind=kind)
+                known[spelt(on)] = OwnSetting(option=option_name(field), kind=kind)
                 if off:
-                    known[spelt(off)] = Setting(option=option_name(field), kind=kind, is_off=True)
+                    known[spelt(off)] = OwnSetting(option=option_name(field), kind=kind, is_off=True)
     return known
 
 

@@ -32,7 +32,7 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contestant:
+class Variant:
     """One line of an experiment's table.
 
     Args:
@@ -71,7 +71,7 @@ class Contest:
     name: str
     title: str
     source: Source
-    contestants: tuple[Contestant, ...]
+    contestants: tuple[Variant, ...]
     stretch: float = 1.0
 
 

@@ -19,7 +19,7 @@ from forerun_lab.bench.run.draft_traces import Recorder
 from forerun_lab.bench.run.entrants import Entrant
 from forerun_lab.bench.run.interleaved import Progress
 from forerun_lab.bench.run.session import RunRequest, play
-from forerun_lab.papers.experiments import Contest, Contestant, Line
+from forerun_lab.papers.experiments import Contest, Line, Variant
 from forerun_lab.papers.swiftspec import shared_units, tree
 from forerun_lab.planner.plan import Plan, Split, first_tokens, order_of, search, speed_of
 from forerun_lab.planner.profile import Profile
@@ -118,7 +118,7 @@ def only_threads(request: PaperRequest) -> dict[str, Any]:
     return {name: value for name, value in request.settings.items() if name == "num_threads"}
 
 
-def entrant(request: PaperRequest, contestant: Contestant, of_all: Mapping[str, Any]) -> Entrant:
+def entrant(request: PaperRequest, contestant: Variant, of_all: Mapping[str, Any]) -> Entrant:
     settings = {**of_all, **contestant.settings}
     config = EngineConfig(target=request.target, drafter=contestant.drafter, **settings)
     name = next(name for name, kind in DRAFTERS.items() if isinstance(contestant.drafter, kind.config))

@@ -15,7 +15,7 @@ from forerun_lab.bench.report.bootstrap import Estimate
 from forerun_lab.bench.report.columns import TIMES, UNKNOWN, number, speed
 from forerun_lab.bench.report.summary import Row, Summary, summarise
 from forerun_lab.bench.report.wording import circumstances, headline, verdict_on_texts
-from forerun_lab.papers.experiments import SOURCES, Contest, Contestant, Line, Source
+from forerun_lab.papers.experiments import SOURCES, Contest, Line, Source, Variant
 from forerun_lab.papers.play import SEARCH
 
 FOLDER: Final = Path(__file__).parent
@@ -106,7 +106,7 @@ def section_of(folder: Path, contest: Contest) -> Section | None:
     )
 
 
-def line_of(contest: Contest, contestant: Contestant, row: Row) -> Line:
+def line_of(contest: Contest, contestant: Variant, row: Row) -> Line:
     published = contestant.published
     is_all = row.dataset is None
     value, low, high = ends_of(row.speed)
@@ -149,7 +149,7 @@ def ends_of(estimate: Estimate | None) -> tuple[float | None, float | None, floa
     return (None, None, None) if estimate is None else (estimate.value, estimate.low, estimate.high)
 
 
-def late_passes(contest: Contest, known: Mapping[str, Contestant], summary: Summary) -> Iterator[str]:
+def late_passes(contest: Contest, known: Mapping[str, Variant], summary: Summary) -> Iterator[str]:
     """A warning for contestants whose passes lasted longer than they should."""
     late = []
     for row in summary.over_all(summary.temperatures[0]):

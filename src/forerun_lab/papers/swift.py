@@ -5,7 +5,7 @@ from typing import Final
 
 from forerun.core.drafter_config import LayerSkip, NoDrafter, paper_layer_skip
 from forerun.core.errors import ConfigError
-from forerun_lab.papers.experiments import Contest, Contestant, Published
+from forerun_lab.papers.experiments import Contest, Published, Variant
 
 SETS: Final = ("swift_cnndm", "swift_gsm8k", "swift_tinystories")
 ABSTRACT: Final = "1.3 to 1.6 over all models and sets (abstract)"
@@ -67,8 +67,8 @@ def model_named(name: str) -> SwiftModel:
 def contests(model: SwiftModel) -> tuple[Contest, ...]:
     """The main table, the paper's parts left out one by one, and other skip ratios."""
     paper = replace(paper_layer_skip(), skip_ratio=model.skip_ratio)
-    none = Contestant(label="none", words="plain decoding", drafter=NoDrafter())
-    swift = Contestant(
+    none = Variant(label="none", words="plain decoding", drafter=NoDrafter())
+    swift = Variant(
         label="swift",
         words=f"as in the paper, {100 * model.skip_ratio:.0f} % of the sublayers skipped",
         drafter=paper,
@@ -81,8 +81,8 @@ def contests(model: SwiftModel) -> tuple[Contest, ...]:
         contestants=(
             none,
             swift,
-            Contestant(label="layer_skip", words="forerun's search, with lookup", drafter=LayerSkip()),
-            Contestant(
+            Variant(label="layer_skip", words="forerun's search, with lookup", drafter=LayerSkip()),
+            Variant(
                 label="layer_skip_int4",
                 words="the same with a copy of the weights in 4 bits",
                 drafter=LayerSkip(weights="int4"),
@@ -96,20 +96,20 @@ def contests(model: SwiftModel) -> tuple[Contest, ...]:
         contestants=(
             none,
             swift,
-            Contestant(label="no_bayes", words="random search alone", drafter=replace(paper, bayes=False)),
-            Contestant(label="no_search", words="every other layer, no search", drafter=replace(paper, optimise=False)),
-            Contestant(
+            Variant(label="no_bayes", words="random search alone", drafter=replace(paper, bayes=False)),
+            Variant(label="no_search", words="every other layer, no search", drafter=replace(paper, optimise=False)),
+            Variant(
                 label="no_confidence",
                 words="drafts of 8 tokens, without the confidence stop",
                 drafter=replace(paper, confidence=0.0, depth=8),
             ),
-            Contestant(
+            Variant(
                 label="no_tree",
                 words="a chain, without further candidates",
                 drafter=replace(paper, siblings=False),
             ),
             *(
-                Contestant(
+                Variant(
                     label=f"ratio_{ratio:g}",
                     words=f"{100 * ratio:.0f} % of the sublayers skipped",
                     drafter=replace(paper, skip_ratio=ratio),

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from forerun.core.drafter_config import DrafterConfig, DraftModel, NoDrafter, Parallel, paper_parallel
 from forerun.core.pace import Pace
-from forerun_lab.papers.experiments import Contest, Contestant, Published
+from forerun_lab.papers.experiments import Contest, Published, Variant
 from forerun_lab.planner.profile import Profile
 from forerun_lab.planner.swiftspec import UNITS, Pair
 
@@ -26,7 +26,7 @@ WITHOUT_FUSION: Final = "0.86 of the whole, mean of five families"  # 1 / 1.16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class Division:
     """A division of eight GPUs on which contestants run.
 
     Args:
@@ -39,12 +39,12 @@ class Setting:
     settings: Mapping[str, Any]
 
 
-def paced_setting(profile: Profile, target_units: int, draft_units: int, stretch: float) -> Setting:
+def paced_division(profile: Profile, target_units: int, draft_units: int, stretch: float) -> Division:
     """The paper's times of both models on so many GPUs, `stretch` times as long."""
     target = stretched(profile.target[target_units], stretch)
     draft = stretched(profile.draft[draft_units], stretch)
     device = f"paced:target={written(target)};draft={written(draft)}"
-    return Setting(target=target, draft=draft, settings={"device": device})
+    return Division(target=target, draft=draft, settings={"device": device})
 
 
 def stretched(pace: Pace, stretch: float) -> Pace:
@@ -69,20 +69,20 @@ def paced_contests(pair: Pair, profile: Profile, draft: str, stretch: float, cho
         chosen: GPUs of the target in the split that the planner chose; None: it was not asked.
     """
 
-    def contest(name: str, title: str, contestants: Sequence[Contestant]) -> Contest:
+    def contest(name: str, title: str, contestants: Sequence[Variant]) -> Contest:
         return Contest(name=name, title=title, source="paced", stretch=stretch, contestants=tuple(contestants))
 
-    def parallel(units: int) -> Contestant:
+    def parallel(units: int) -> Variant:
         words = f"tree in parallel, {units} + {UNITS - units} GPUs, 8 rows" + split_words(units, pair, chosen)
         published = published_parallel(pair) if units == pair.target_units else Published()
-        setting = paced_setting(profile, units, UNITS - units, stretch)
+        division = paced_division(profile, units, UNITS - units, stretch)
         return contestant(
-            f"parallel_{units}+{UNITS - units}", words, Parallel(draft=tree(pair, draft)), setting, published
+            f"parallel_{units}+{UNITS - units}", words, Parallel(draft=tree(pair, draft)), division, published
         )
 
-    shared = paced_setting(profile, UNITS, shared_units(profile), stretch)
+    shared = paced_division(profile, UNITS, shared_units(profile), stretch)
     serial = serial_contestants(pair, draft, shared)
-    own = paced_setting(profile, pair.target_units, pair.draft_units, stretch)
+    own = paced_division(profile, pair.target_units, pair.draft_units, stretch)
     splits = dict.fromkeys((pair.target_units, *USUAL_SPLITS))
     found = [
         contest(
@@ -104,7 +104,7 @@ def paced_contests(pair: Pair, profile: Profile, draft: str, stretch: float, cho
 
 def measured_contests(pair: Pair, draft: str, settings: Mapping[str, Any], draft_ranks: int) -> tuple[Contest, ...]:
     """The same on this machine, at its own speed, where kernels can be exchanged too."""
-    here = Setting(target=Pace(steps=((1, 1.0),)), draft=Pace(steps=((1, 1.0),)), settings=settings)
+    here = Division(target=Pace(steps=((1, 1.0),)), draft=Pace(steps=((1, 1.0),)), settings=settings)
     parallel = Parallel(draft=tree(pair, draft), ranks=draft_ranks)
     contestants = (
         *serial_contestants(pair, draft, here),
@@ -113,7 +113,7 @@ def measured_contests(pair: Pair, draft: str, settings: Mapping[str, Any], draft
             "torch_kernels",
             "the same without our kernels and fusion",
             parallel,
-            Setting(target=here.target, draft=here.draft, settings={**settings, "kernels": "torch"}),
+            Division(target=here.target, draft=here.draft, settings={**settings, "kernels": "torch"}),
             Published(note=WITHOUT_FUSION),
         ),
         *ablation_contestants(pair, draft, here, draft_ranks)[2:],
@@ -128,11 +128,11 @@ def measured_contests(pair: Pair, draft: str, settings: Mapping[str, Any], draft
     )
 
 
-def without_pace(contestants: Sequence[Contestant]) -> list[Contestant]:
+def without_pace(contestants: Sequence[Variant]) -> list[Variant]:
     return [replace(each, pace=None) for each in contestants]
 
 
-def serial_contestants(pair: Pair, draft: str, setting: Setting) -> tuple[Contestant, ...]:
+def serial_contestants(pair: Pair, draft: str, division: Division) -> tuple[Variant, ...]:
     """Plain decoding and the serial tree, SpecExec's, of 8 rows."""
     serial = Published(
         tokens_per_s=pair.serial_tokens_per_s,
@@ -143,20 +143,20 @@ def serial_contestants(pair: Pair, draft: str, setting: Setting) -> tuple[Contes
             f"serial_depth{depth}",
             f"tree in turn, 8 rows, depth {depth}",
             tree(pair, draft, depth),
-            setting,
+            division,
             serial if depth == pair.depth else Published(),
         )
         for depth in DEPTHS
     ]
     own = DraftModel(model=draft)
     return (
-        contestant("none", "plain decoding", NoDrafter(), setting, Published()),
+        contestant("none", "plain decoding", NoDrafter(), division, Published()),
         *trees,
-        contestant("serial_adaptive", "tree in turn, forerun's adaptive widths", own, setting, Published()),
+        contestant("serial_adaptive", "tree in turn, forerun's adaptive widths", own, division, Published()),
     )
 
 
-def ablation_contestants(pair: Pair, draft: str, setting: Setting, ranks: int = 1) -> tuple[Contestant, ...]:
+def ablation_contestants(pair: Pair, draft: str, division: Division, ranks: int = 1) -> tuple[Variant, ...]:
     """Plain decoding, the whole method, and the method without one part of it."""
     fixed = tree(pair, draft)
     without_lookup = Parallel(draft=fixed, ranks=ranks, without=("lookup",))
@@ -169,12 +169,12 @@ def ablation_contestants(pair: Pair, draft: str, setting: Setting, ranks: int = 
         ("adaptive", "in parallel with forerun's adaptive rows", Parallel(draft=DraftModel(model=draft), ranks=ranks),
          Published()),
     )  # fmt: skip
-    return tuple(contestant(label, words, drafter, setting, said) for label, words, drafter, said in drafters)
+    return tuple(contestant(label, words, drafter, division, said) for label, words, drafter, said in drafters)
 
 
-def contestant(label: str, words: str, drafter: DrafterConfig, setting: Setting, published: Published) -> Contestant:
-    return Contestant(
-        label=label, words=words, drafter=drafter, settings=setting.settings, published=published, pace=setting.target
+def contestant(label: str, words: str, drafter: DrafterConfig, division: Division, published: Published) -> Variant:
+    return Variant(
+        label=label, words=words, drafter=drafter, settings=division.settings, published=published, pace=division.target
     )
 
 

@@ -15,7 +15,7 @@ STATS = StepStats(
     num_drafted=0, num_verified=1, num_accepted=0, num_near_ties=0, draft_s=0.0, verify_s=0.0, was_hit=False
 )
 OF_ALL = GenerationStats(
-    **{item.name: 1 for item in fields(GenerationStats) if item.name not in ("rounds_by", "speedup")}
+    **{item.name: 1 for item in fields(GenerationStats) if item.name not in ("rounds_by", "speedup", "skips")}
 )
 
 

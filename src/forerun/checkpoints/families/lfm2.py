@@ -44,7 +44,7 @@ def read(config: JsonFile, spec: ModelSpec) -> ModelSpec:
     return replace(
         spec,
         intermediate_size=intermediate_size(config, spec.intermediate_size),
-        mixer=convolution if layers else None,
+        convolution=convolution if layers else None,
         mixer_layers=layers,
     )
 
@@ -75,7 +75,7 @@ def read_gguf(keys: JsonFile, spec: ModelSpec) -> ModelSpec:
     layers = tuple(layer for layer, count in enumerate(counts) if not count)
     kernel_size = keys.integer("shortconv.l_cache", most=MOST_TAPS)
     convolution = ShortConvolution(num_channels=spec.hidden_size, kernel_size=kernel_size)
-    return replace(spec, mixer=convolution if layers else None, mixer_layers=layers)
+    return replace(spec, convolution=convolution if layers else None, mixer_layers=layers)
 
 
 LFM2: Final = Family(

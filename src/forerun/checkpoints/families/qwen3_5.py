@@ -28,7 +28,7 @@ def with_delta_nets(config: JsonFile, spec: ModelSpec) -> ModelSpec:
     interval = config.integer("full_attention_interval", INTERVAL)
     usual = tuple(layer for layer in range(spec.num_layers) if (layer + 1) % interval)
     layers = layers_of_kind(config, LINEAR, usual)
-    return replace(spec, wide_norms=True, gates_attention=True, mixer=net if layers else None, mixer_layers=layers)
+    return replace(spec, wide_norms=True, gates_attention=True, delta_net=net if layers else None, mixer_layers=layers)
 
 
 def without_draft_head(keys: JsonFile) -> JsonFile:
@@ -58,7 +58,7 @@ def with_gguf_delta_nets(keys: JsonFile, spec: ModelSpec) -> ModelSpec:
     if len(kinds) < spec.num_layers or all(kinds):
         raise keys.wrong(key, f"a list of {spec.num_layers} entries, not all of which are true")
     layers = tuple(layer for layer, is_net in enumerate(kinds) if is_net)
-    return replace(spec, wide_norms=True, gates_attention=True, mixer=net if layers else None, mixer_layers=layers)
+    return replace(spec, wide_norms=True, gates_attention=True, delta_net=net if layers else None, mixer_layers=layers)
 
 
 NET_KEYS: Final = (

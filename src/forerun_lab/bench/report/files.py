@@ -82,7 +82,8 @@ def alone(picture: str, legend: Mapping[str, str] | None = None) -> str:
     label = re.search(r'aria-label="([^"]*)"', picture)
     box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', picture)
     assert label and box, "every plot has a title and a size"
-    width, height = float(box[1]), float(box[2])
+    width = float(box[1])
+    height = float(box[2])
     entries, num_lines = _legend(legend or {}, width)
     top = TITLE + num_lines * LEGEND_LINE
     whole = (
