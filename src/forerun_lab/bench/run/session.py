@@ -85,6 +85,8 @@ class RunRequest:
         if min(self.num_prompts, self.repeats, self.max_new_tokens, len(self.data), len(self.temperatures)) < 1:
             raise ConfigError("a run needs at least one data set, prompt, temperature, repeat and new token")
         for entrant in self.entrants:
+            if entrant.label in self.peers:
+                raise ConfigError(f"the label {entrant.label} is the name of a peer here: change it")
             require_stated_gpu(entrant)
 
     @property
