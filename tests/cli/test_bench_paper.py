@@ -57,6 +57,25 @@ def test_what_cannot_be_played_is_refused(paper: Bench, tmp_path: Path, argument
 
 
 @needs_plots
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        ("report.md", "mine", "is not empty and holds no paper.json: give a new folder to --out"),
+        ("paper.json", "mine", "paper.json cannot be read"),
+        ("paper.json", "[]", "paper.json is not of forerun bench paper: give another folder to --out"),
+    ],
+)
+def test_a_folder_with_other_files_is_left_as_it_is(
+    paper: Bench, tmp_path: Path, file: str, text: str, said: str
+) -> None:
+    (tmp_path / file).write_text(text)
+    shown = paper("swift", "--out", tmp_path, "--target", "builtin", "--data", "builtin")
+    assert shown.exit_code == 2, shown.output
+    assert said in " ".join(shown.output.split())
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(file, text)]
+
+
+@needs_plots
 @pytest.mark.slow
 def test_a_quick_run_ends_with_a_report_and_is_continued(paper: Bench, tmp_path: Path) -> None:
     out = tmp_path / "out"

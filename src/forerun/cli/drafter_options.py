@@ -208,7 +208,7 @@ def named_draft(model: str) -> str:
     """The known draft for a model.
 
     Raises:
-        ConfigError: there is neither.
+        ConfigError: there is none.
     """
     from forerun.engine.known_draft import known_draft
 

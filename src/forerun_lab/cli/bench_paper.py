@@ -136,6 +136,9 @@ def paper(
     require(0 < stretch < inf, f"--stretch {stretch:g} must be above 0")
     require(has_matplotlib(), "the report needs matplotlib, which is not installed: pip install matplotlib")
     subjects = subjects_of(name, model or MODEL if is_swift else pair or PAIR)
+    from forerun_lab.papers.play import require_own  # imports torch
+
+    require_own(out)
     found = []
     for subject in subjects:
         request = request_of(name, subject, sources, stretch, machine or MACHINE, quick, stand_ins, here, out)
