@@ -209,6 +209,7 @@ def test_a_contestant_that_cannot_take_part_is_named_and_the_run_succeeds(run: R
         (("--drafters", "none,:verify_width=8"), "':verify_width=8' lacks the drafter's name, as in parallel:ver"),
         (("--drafters", "recycling:fixed_widths"), "the setting 'fixed_widths' has no value: write fixed_widths=VALUE"),
         (("--drafters", "draft_model:fixed_widths="), "the setting 'fixed_widths' has no value"),
+        (("--drafters", f"recycling:label={'x' * 240}"), "too long for the name of a file: give the drafter a label"),
         (("--drafters", "recycling:label=vllm", "--peers", "vllm"), "the label vllm is the name of a peer here"),
         (("--drafters", "parallel_paper:without=noise"), "--without has no effect on parallel_paper, which drafts as"),
         (("--drafters", "parallel_paper", "--without", "noise"), "--without has no effect on the drafters parallel_pa"),

@@ -23,7 +23,7 @@ from forerun_lab.bench.data.datasets import Dataset, load_dataset
 from forerun_lab.bench.data.prompts import Reader, spread
 from forerun_lab.bench.data.questions import Question
 from forerun_lab.bench.peers.messages import PeerPlan
-from forerun_lab.bench.records.run_folder import NAME, RunFolder
+from forerun_lab.bench.records.run_folder import NAME, RunFolder, file_name
 from forerun_lab.bench.records.run_plan import RunPlan
 from forerun_lab.bench.run.candidates import Candidates
 from forerun_lab.bench.run.ceilings import bytes_per_step, measure_ceilings
@@ -87,6 +87,8 @@ class RunRequest:
         for entrant in self.entrants:
             if entrant.label in self.peers:
                 raise ConfigError(f"the label {entrant.label} is the name of a peer here: change it")
+            for temperature in self.temperatures:  # raises if the label is too long
+                file_name(entrant.label, temperature)
             require_stated_gpu(entrant)
 
     @property
