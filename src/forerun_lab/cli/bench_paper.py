@@ -17,6 +17,7 @@ from forerun.cli.progress import progress
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import BUILTIN_TARGET, Parallel
 from forerun.core.errors import require
+from forerun.core.optional_packages import install_command
 from forerun.core.places import cache_folder
 from forerun_lab.cli.bench_report import has_matplotlib
 from forerun_lab.cli.bench_run import names, progress_bar, say_data
@@ -134,7 +135,7 @@ def paper(
     require(bool(sources), f"--how names no kind of figure: choose among {', '.join(allowed)}")
     stretch = STRETCH if stretch is None else stretch
     require(0 < stretch < inf, f"--stretch {stretch:g} must be above 0")
-    require(has_matplotlib(), "the report needs matplotlib, which is not installed: pip install matplotlib")
+    require(has_matplotlib(), f"the report needs matplotlib, which is not installed: {install_command('matplotlib')}")
     subjects = subjects_of(name, model or MODEL if is_swift else pair or PAIR)
     from forerun_lab.papers.play import require_own  # imports torch
 
