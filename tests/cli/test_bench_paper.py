@@ -32,13 +32,47 @@ def paper() -> Bench:
         (("swiftspec", "--pair", "gpt"), "no pair of SwiftSpec is named 'gpt'"),
         (("swift", "--model", "gpt"), "no model of SWIFT's tables is named 'gpt'"),
         (("swiftspec", "--stretch", "0"), "--stretch 0 must be above 0"),
+        (("swiftspec", "--stretch", "inf"), "--stretch inf must be above 0"),
+        (("swiftspec", "--how", ","), "--how names no kind of figure"),
+        (("swiftspec", "--pair", ","), "',' must name pairs or models, each once"),
+        (("swiftspec", "--pair", "llama3,LLAMA3"), "must name pairs or models, each once"),
+        (("swiftspec", "--pair", "llama3,gpt"), "no pair of SwiftSpec is named 'gpt'"),
+        (("swiftspec", "--model", "llama2-13b"), "--model has no effect on the experiments of swiftspec"),
+        (("swift", "--pair", "llama3"), "--pair has no effect on the experiments of swift: leave it out"),
+        (("swift", "--draft", "builtin-draft"), "--draft has no effect on the experiments of swift"),
+        (("swift", "--draft-ranks", "1"), "--draft-ranks has no effect on the experiments of swift"),
+        (("swiftspec", "--how", "paced", "--machine", "1xH200"), "the experiments divide 8 GPUs"),
+        (("swiftspec", "--data", "mt_bank"), "there is no data set 'mt_bank'"),
+        (("swiftspec", "--num-prompts", "0"), "--num-prompts 0 must be >= 1"),
+        (("swift", "-n", "0"), "--max-new-tokens 0 must be >= 1"),
+        (("swift", "--target-ranks", "0"), "--target-ranks 0 must lie in [1, 64]"),
+        (("swiftspec", "--draft-ranks", "0"), "must lie in [1, 64]"),
     ],
 )
 def test_what_cannot_be_played_is_refused(paper: Bench, tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
-    shown = paper(*arguments, "--out", tmp_path / "x", "--target", "builtin", "--data", "builtin")
+    shown = paper(arguments[0], "--out", tmp_path / "x", "--target", "builtin", "--data", "builtin", *arguments[1:])
     assert shown.exit_code == 2, shown.output
     assert said in " ".join(shown.output.split())
     assert not (tmp_path / "x").exists()
+
+
+@needs_plots
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        ("report.md", "mine", "is not empty and holds no paper.json: give a new folder to --out"),
+        ("paper.json", "mine", "paper.json cannot be read"),
+        ("paper.json", "[]", "paper.json is not of forerun bench paper: give another folder to --out"),
+    ],
+)
+def test_a_folder_with_other_files_is_left_as_it_is(
+    paper: Bench, tmp_path: Path, file: str, text: str, said: str
+) -> None:
+    (tmp_path / file).write_text(text)
+    shown = paper("swift", "--out", tmp_path, "--target", "builtin", "--data", "builtin")
+    assert shown.exit_code == 2, shown.output
+    assert said in " ".join(shown.output.split())
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(file, text)]
 
 
 @needs_plots

@@ -171,6 +171,8 @@ def test_flags_of_a_draft_by_the_target_are_refused_where_another_model_drafts(o
         (DrafterOptions(drafter=LAYER_SKIP, draft="d"), "--draft", "draft_model"),
         (DrafterOptions(drafter=LAYER_SKIP, drafter_cores="1"), "--drafter-cores", "parallel"),
         (DrafterOptions(drafter=LAYER_SKIP, drafter_address=WORKER), "--drafter-address", "parallel"),
+        (DrafterOptions(drafter="parallel_paper", draft="d", without=["noise"]), "--without", "parallel"),
+        (DrafterOptions(drafter="layer_skip_paper", search="gated"), "--search", "layer_skip"),
     ],
 )
 def test_a_flag_of_another_drafter_is_refused(options: DrafterOptions, flag: str, advice: str | None) -> None:

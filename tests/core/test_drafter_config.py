@@ -20,7 +20,7 @@ SHAPE = ("verify_width", "depth")
         ({"search": ""}, "search '' must be"),
         ({"weights": "int3"}, "weights 'int3' must be one of plain, int8, int4"),
         ({"weights": "bfloat16"}, "weights 'bfloat16' must be"),
-        ({"bayes": False, "window": 8}, "window and bayes of SWIFT's search, but search is 'gated'"),
+        ({"bayes": False, "window": 8}, "window and bayes belong to SWIFT's search, but search is 'gated'"),
         *(
             ({"search": "paper", name: value}, f"{name} .* must ")
             for name, (least, most) in PAPERS.items()

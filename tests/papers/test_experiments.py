@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from forerun.core.drafter_config import BUILTIN_DRAFT, NoDrafter
+from forerun.core.drafter_config import BUILTIN_DRAFT, NoDrafter, Parallel
 from forerun.core.pace import read_device
 from forerun_lab.papers import swift, swiftspec
 from forerun_lab.papers.experiments import Contest
@@ -47,8 +47,10 @@ def test_every_pair_has_its_tables_at_the_papers_times(pair: Pair) -> None:
 
 def test_kernels_are_exchanged_only_at_the_speed_of_this_machine() -> None:
     (pair, *_) = PAIRS
-    measured = swiftspec.measured_contests(pair, BUILTIN_DRAFT, {}, 1)
+    measured = swiftspec.measured_contests(pair, BUILTIN_DRAFT, {}, 2)
     require_whole(measured)
+    drafters = [each.drafter for each in measured[0].contestants]
+    assert {each.ranks for each in drafters if isinstance(each, Parallel)} == {2}
     kernels = {each.label: each.settings.get("kernels") for each in measured[0].contestants}
     assert kernels["torch_kernels"] == "torch"
     assert kernels["parallel"] is None

@@ -33,6 +33,8 @@ NameOrAlias = Literal[DrafterName, "ngram", PaperName]
 ALIASES: Final[Mapping[str, DrafterName]] = {
     "ngram": "prompt_lookup", "layer_skip_paper": "layer_skip", "parallel_paper": "parallel",
 }  # fmt: skip
+# The flags whose values make a paper's drafter what it is.
+SET_BY_PAPER: Final[Mapping[str, tuple[str, ...]]] = {"layer_skip_paper": ("search",), "parallel_paper": ("without",)}
 
 
 def flags_of(config: type[Any]) -> tuple[str, ...]:
@@ -64,7 +66,10 @@ DRAFT_FLAG: Final = option(
 
 def flags_used(name: NameOrAlias) -> tuple[str, ...]:
     """The flags that a drafter uses; for auto, the one that adds a drafter to those that it tries."""
-    return ("draft",) if name == "auto" else USED_FLAGS[ALIASES.get(name, cast(DrafterName, name))]
+    if name == "auto":
+        return ("draft",)
+    used = USED_FLAGS[ALIASES.get(name, cast(DrafterName, name))]
+    return tuple(flag for flag in used if flag not in SET_BY_PAPER.get(name, ()))
 
 
 def flag_of(name: str, value: object) -> str:
@@ -100,6 +105,11 @@ class DrafterOptions:
         if self.draft == OF_CATALOGUE:
             options: DrafterOptions = replace(cast(Any, self), draft=named_draft(model))
             return options.config(model)
+        self._refuse(
+            SET_BY_PAPER.get(self.drafter, ()),
+            f"on {self.drafter}, which drafts as its paper does: leave it out, or choose --drafter "
+            f"{ALIASES.get(self.drafter)}",
+        )
         chosen = self._choose(model)
         self._refuse_foreign(chosen)
         given = given_settings(type(chosen), self)
@@ -198,7 +208,7 @@ def named_draft(model: str) -> str:
     """The known draft for a model.
 
     Raises:
-        ConfigError: there is neither.
+        ConfigError: there is none.
     """
     from forerun.engine.known_draft import known_draft
 

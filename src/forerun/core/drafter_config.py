@@ -229,7 +229,8 @@ class LayerSkip:
         changed = [one.name for one in fields(self) if one.name in PAPERS and getattr(self, one.name) != one.default]
         require(
             self.search == "paper" or not changed,
-            f"{' and '.join(changed)} of SWIFT's search, but search is {self.search!r}: set it to 'paper'",
+            f"{' and '.join(changed)} {'belongs' if len(changed) == 1 else 'belong'} to SWIFT's search, but search is "
+            f"{self.search!r}: set it to 'paper'",
         )
         for name, (least, most) in PAPERS.items():
             value = getattr(self, name)

@@ -4,6 +4,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -14,7 +15,7 @@ from forerun.cli.declare import option, output, with_flags_of, with_options
 from forerun.cli.failures import find_draft_model, find_model, say
 from forerun.cli.progress import progress
 from forerun.core.config import EngineConfig
-from forerun.core.drafter_config import BUILTIN_TARGET
+from forerun.core.drafter_config import BUILTIN_TARGET, Parallel
 from forerun.core.errors import require
 from forerun.core.optional_packages import install_command
 from forerun.core.places import cache_folder
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 PAPERS: Final = ("swiftspec", "swift")
 HOWS: Final = {"swiftspec": ("paced", "projected"), "swift": ("measured",)}
 KNOWN_SOURCES: Final = ("measured", "paced", "projected")
+PAIR: Final = "llama3"
+MODEL: Final = "llama2-13b"
+STRETCH: Final = 2.0
+MACHINE: Final = "8xH800"
 SMALL: Final = "smollm2"  # taken if it is on this machine already
 ALL: Final = "all"
 QUICK_PROMPTS: Final = 8  # in all, but at least one from each data set
@@ -53,7 +58,7 @@ class StandIns:
     target: Annotated[
         str | None, option("--target", help="The target that runs here [smollm2 if it is here, else builtin].")
     ] = None
-    draft: Annotated[str | None, option("--draft", help="Its draft model [the known draft].")] = None
+    draft: Annotated[str | None, option("--draft", help="Its draft model, for SwiftSpec [the known draft].")] = None
     data: Annotated[str | None, option("--data", help="Data sets, separated by commas [the paper's].")] = None
     data_folder: Annotated[Path | None, option("--data-folder", help="Holds NAME/question.jsonl of each data set.")] = (
         None
@@ -66,7 +71,9 @@ class StandIns:
 class Here:
     """The engines that run at this machine's speed."""
 
-    draft_ranks: Annotated[int, option("--draft-ranks", help="Processes or GPUs that share the draft.")] = 1
+    draft_ranks: Annotated[
+        int | None, option("--draft-ranks", help="Processes or GPUs that share SwiftSpec's draft [1].")
+    ] = None
 
 
 @with_options(StandIns, Here)
@@ -78,50 +85,86 @@ def paper(
         Path, output("--out", "-o", metavar="FOLDER", help="Folder of the results; an interrupted run is continued.")
     ],
     pair: Annotated[
-        str,
-        option("--pair", help="SwiftSpec's models: llama3.3, llama3, deepseek, qwen2, r1-qwen, r1-llama, or all."),
-    ] = "llama3",
+        str | None,
+        option(
+            "--pair",
+            help=f"SwiftSpec's models: llama3.3, llama3, deepseek, qwen2, r1-qwen, r1-llama, or all [{PAIR}].",
+        ),
+    ] = None,
     model: Annotated[
-        str,
+        str | None,
         option(
             "--model",
-            help="SWIFT's model: llama2-13b, llama2-13b-chat, llama2-70b, codellama-13b or codellama-34b.",
+            help=f"SWIFT's model: llama2-13b, llama2-13b-chat, llama2-70b, codellama-13b or codellama-34b [{MODEL}].",
         ),
-    ] = "llama2-13b",
+    ] = None,
     how: Annotated[
         str | None,
         option("--how", help="measured, paced, projected, with commas [paced,projected; of swift measured]."),
     ] = None,
     stretch: Annotated[
-        float, option("--stretch", help="Paced passes last so many times as long as the paper's; speeds are scaled.")
-    ] = 2.0,
+        float | None,
+        option(
+            "--stretch",
+            help=f"Paced passes last so many times as long as the paper's; speeds are scaled [{STRETCH:g}].",
+        ),
+    ] = None,
     machine: Annotated[
-        str, option("--machine", help="Whose times the passes have: 8xH800, 8xH800-floor, 8xH100 or a TOML file.")
-    ] = "8xH800",
+        str | None,
+        option(
+            "--machine",
+            help=f"Whose times the passes have: 8xH800, 8xH800-floor, 8xH100 or a TOML file [{MACHINE}].",
+        ),
+    ] = None,
     quick: Annotated[bool, option("--quick", help="Few and short answers: minutes on two cores.")] = False,
 ) -> None:
     """Repeat a paper's tables: each figure measured here, paced or projected, with the paper's own beside it."""
     require(name in PAPERS, f"there is no paper {name!r} here: choose {' or '.join(PAPERS)}")
+    is_swift = name == "swift"
+    for_other = (
+        {"--pair": pair, "--machine": machine, "--stretch": stretch, "--draft": stand_ins.draft,
+         "--draft-ranks": here.draft_ranks}
+        if is_swift else {"--model": model}
+    )  # fmt: skip
+    for flag, value in for_other.items():
+        require(value is None, f"{flag} has no effect on the experiments of {name}: leave it out")
     sources = names(how) if how is not None else HOWS[name]
     allowed = KNOWN_SOURCES if name == "swiftspec" else ("measured",)
     for source in sources:
         require(source in allowed, f"--how {source!r} is not possible for {name}: choose among {', '.join(allowed)}")
-    require(stretch > 0, f"--stretch {stretch:g} must be above 0")
+    require(bool(sources), f"--how names no kind of figure: choose among {', '.join(allowed)}")
+    stretch = STRETCH if stretch is None else stretch
+    require(0 < stretch < inf, f"--stretch {stretch:g} must be above 0")
     require(has_matplotlib(), f"the report needs matplotlib, which is not installed: {install_command('matplotlib')}")
-    subjects = names(pair if name == "swiftspec" else model)
-    if pair == ALL and name == "swiftspec":
-        from forerun_lab.planner.swiftspec import PAIRS
+    subjects = subjects_of(name, model or MODEL if is_swift else pair or PAIR)
+    from forerun_lab.papers.play import require_own  # imports torch
 
-        subjects = tuple(each.name for each in PAIRS)
+    require_own(out)
     found = []
     for subject in subjects:
-        request = request_of(name, subject, sources, stretch, machine, quick, stand_ins, here, out)
+        request = request_of(name, subject, sources, stretch, machine or MACHINE, quick, stand_ins, here, out)
         if len(subjects) > 1:
             request = replace(request, out=out / subject)
-        found.append((play_swiftspec if name == "swiftspec" else play_swift)(request))
+        found.append((play_swift if is_swift else play_swiftspec)(request))
         show(request, found[-1])
     if len(found) > 1:
         show(replace(request, out=out), together(subjects, found))
+
+
+def subjects_of(paper: str, text: str) -> tuple[str, ...]:
+    """The pairs or models of a paper that a text names.
+
+    Raises:
+        ConfigError: there is no such pair or model, or none or one twice is named.
+    """
+    from forerun_lab.papers.swift import model_named
+    from forerun_lab.planner.swiftspec import PAIRS, pair_named
+
+    if paper == "swiftspec" and text == ALL:
+        return tuple(each.name for each in PAIRS)
+    found = tuple((model_named if paper == "swift" else pair_named)(name).name for name in names(text))
+    require(bool(found) and len(set(found)) == len(found), f"{text!r} must name pairs or models, each once")
+    return found
 
 
 def together(subjects: Sequence[str], found: Sequence[Report]) -> Report:
@@ -165,6 +208,7 @@ def request_of(
     """The flags as one value, with all defaults settled."""
     from forerun.cli.declare import given_settings
     from forerun.engine.known_draft import draft_for
+    from forerun_lab.bench.data.datasets import load_dataset
 
     target = stand_ins.target or (SMALL if is_here(SMALL) else BUILTIN_TARGET)
     find_model(target)
@@ -173,7 +217,15 @@ def request_of(
         draft = draft_for(target, stand_ins.draft)
         find_draft_model(draft)
     data = data_of(name, stand_ins, is_quick)
+    for each in data:  # raises if a set cannot be had
+        load_dataset(each, folder=stand_ins.data_folder, cache=cache_folder() / "data")
     num_prompts = stand_ins.num_prompts
+    max_new_tokens = stand_ins.max_new_tokens
+    require(num_prompts >= 1, f"--num-prompts {num_prompts} must be >= 1")
+    require(max_new_tokens >= 1, f"--max-new-tokens {max_new_tokens} must be >= 1")
+    draft_ranks = here.draft_ranks if here.draft_ranks is not None else 1
+    settings = given_settings(EngineConfig, here)
+    EngineConfig(target=target, drafter=Parallel(ranks=draft_ranks), **settings)  # raises if a value is invalid
     from forerun_lab.papers.play import PaperRequest  # imports torch
 
     return PaperRequest(
@@ -183,13 +235,13 @@ def request_of(
         draft=draft,
         data=data,
         num_prompts=min(num_prompts, -(-QUICK_PROMPTS // len(data))) if is_quick else num_prompts,
-        max_new_tokens=min(stand_ins.max_new_tokens, QUICK_TOKENS) if is_quick else stand_ins.max_new_tokens,
+        max_new_tokens=min(max_new_tokens, QUICK_TOKENS) if is_quick else max_new_tokens,
         sources=sources,
         stretch=stretch,
         machine=machine,
         is_quick=is_quick,
-        settings=given_settings(EngineConfig, here),
-        draft_ranks=here.draft_ranks,
+        settings=settings,
+        draft_ranks=draft_ranks,
         out=out,
         cache=cache_folder(),
         data_folder=stand_ins.data_folder,
@@ -230,6 +282,8 @@ def play_swiftspec(request: "PaperRequest") -> Report:
     pair = pair_named(request.subject)
     machine = machine_named(request.machine)
     profile = profile_of(pair, machine, READINGS[0])
+    if set(request.sources) & {"paced", "projected"}:
+        swiftspec.require_divisible(pair, profile)
     request.keep()
     projected: list[Section] = []
     chosen = None

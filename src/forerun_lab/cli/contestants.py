@@ -130,6 +130,7 @@ def parts_of(text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
         if name:
             yield name, tuple(own)
         name, _, first = map(str.strip, piece.partition(":"))
+        require(bool(name), f"--drafters {text!r}: {piece!r} lacks the drafter's name, as in parallel{piece}")
         own = [first] if first else []
     if name:
         yield name, tuple(own)
@@ -164,13 +165,17 @@ def read_settings(own: Sequence[str]) -> tuple[str, dict[str, Any]]:
     given: dict[str, Any] = {}
     for text in own:
         written, _, value = text.partition("=")
+        require(bool(value), f"the setting {written!r} has no value: write {written}=VALUE, such as verify_width=8")
         name = spelt(written)
         if name == LABEL:
             label = value
             continue
         setting = known.get(name)
         if setting is None:
-            raise ConfigError(f"there is no setting {written!r}: it is one of {LABEL}, {', '.join(sorted(known))}")
+            raise ConfigError(
+                f"there is no setting {written!r}: give {LABEL}=TEXT, or a flag of forerun generate under Speculation "
+                "or under Model and machine, such as verify_width=8"
+            )
         require(setting.option not in OF_ALL, f"{name} is the same for all contestants: give it as a flag")
         require(setting.is_list or setting.option not in given, f"{name} is given twice: leave out one")
         try:

@@ -81,7 +81,7 @@ class PaperRequest:
         values = json.loads(json.dumps(values))
         file = self.out / PAPER
         if file.exists():
-            there = json.loads(file.read_text(encoding="utf-8"))
+            there = read_paper(file)
             for name, value in values.items():
                 if name not in ("command", "sources") and there.get(name) != value:
                     raise ConfigError(
@@ -90,6 +90,27 @@ class PaperRequest:
                     )
             values["sources"] = sorted({*there["sources"], *self.sources})
         write_whole(file, json.dumps(values, indent=2) + "\n", makes_folder=True)
+
+
+def read_paper(file: Path) -> dict[str, Any]:
+    """What an earlier run of this folder was.
+
+    Raises:
+        ConfigError: the file does not say so.
+    """
+    try:
+        there = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{file} cannot be read ({error}): give another folder to --out") from error
+    if not isinstance(there, dict) or not isinstance(there.get("sources"), list):
+        raise ConfigError(f"{file} is not of forerun bench paper: give another folder to --out")
+    return there
+
+
+def require_own(folder: Path) -> None:
+    """Raise ConfigError for a folder with other files than those of this command, which it would write between."""
+    if folder.is_dir() and any(folder.iterdir()) and not {*folder.glob(PAPER), *folder.glob(f"*/{PAPER}")}:
+        raise ConfigError(f"{folder} is not empty and holds no {PAPER}: give a new folder to --out")
 
 
 def play_contest(request: PaperRequest, contest: Contest, on_data: OnData, on_total: OnTotal) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from forerun.core.drafter_config import DrafterConfig, DraftModel, NoDrafter, Parallel, paper_parallel
+from forerun.core.errors import ConfigError
 from forerun.core.pace import Pace
 from forerun_lab.papers.experiments import Contest, Published, Variant
 from forerun_lab.planner.profile import Profile
@@ -45,6 +46,17 @@ def paced_division(profile: Profile, target_units: int, draft_units: int, stretc
     draft = stretched(profile.draft[draft_units], stretch)
     device = f"paced:target={written(target)};draft={written(draft)}"
     return Division(target=target, draft=draft, settings={"device": device})
+
+
+def require_divisible(pair: Pair, profile: Profile) -> None:
+    """Raise ConfigError if a split of the experiments is not possible on a machine."""
+    targets = (UNITS, pair.target_units, *USUAL_SPLITS)
+    if not set(targets) <= set(profile.target) or not {UNITS - units for units in targets[1:]} <= set(profile.draft):
+        raise ConfigError(
+            f"the experiments divide {UNITS} GPUs, of which each split holds {pair.target} and {pair.draft}; this "
+            f"machine holds the target on {sorted(profile.target)} and the draft on {sorted(profile.draft)}: give "
+            "another --machine"
+        )
 
 
 def stretched(pace: Pace, stretch: float) -> Pace:
@@ -165,7 +177,8 @@ def ablation_contestants(pair: Pair, draft: str, division: Division, ranks: int 
         ("parallel", "tree in parallel, 8 rows", Parallel(draft=fixed, ranks=ranks), published_parallel(pair)),
         ("no_asynchrony", "the same tree in turn", tree(pair, draft, pair.depth), Published(note=WITHOUT_ASYNCHRONY)),
         ("no_lookup", "in parallel without looking up earlier text", without_lookup, Published()),
-        ("paper_scheme", "in parallel without any of forerun's additions", paper_parallel(draft), Published()),
+        ("paper_scheme", "in parallel without any of forerun's additions", replace(paper_parallel(draft), ranks=ranks),
+         Published()),
         ("adaptive", "in parallel with forerun's adaptive rows", Parallel(draft=DraftModel(model=draft), ranks=ranks),
          Published()),
     )  # fmt: skip

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from forerun import __version__
 from forerun.core.drafter_config import drafter_name
-from forerun.core.errors import ConfigError
+from forerun.core.errors import ConfigError, require
 from forerun.core.locks import LOCK_NAME, hold
 from forerun.core.output_file import remove, write_whole
 from forerun_lab.bench.records.answers import Record
@@ -19,7 +19,19 @@ from forerun_lab.bench.records.run_plan import RunPlan
 NAME: Final = "run.json"
 VERSION: Final = 1
 IN_FILE_NAMES: Final = ":=,+ "  # characters of labels that files may have in their names
+LONGEST: Final = 255  # characters of a file's name
 Key = tuple[int | str, int]  # question id, repeat
+
+
+def file_name(name: str, temperature: float) -> str:
+    """The name of the file with a contestant's answers.
+
+    Raises:
+        ConfigError: it would be too long.
+    """
+    found = f"{quote(name, safe=IN_FILE_NAMES)}-temperature-{temperature:g}.jsonl"
+    require(len(found) <= LONGEST, f"{name!r} is too long for the name of a file: give the drafter a label=TEXT")
+    return found
 
 
 class RunFolder:
@@ -95,7 +107,7 @@ class RunFolder:
         self._lock.close()
 
     def _file(self, dataset: str, name: str, temperature: float) -> RecordFile:
-        path = self._path / dataset / f"{quote(name, safe=IN_FILE_NAMES)}-temperature-{temperature:g}.jsonl"
+        path = self._path / dataset / file_name(name, temperature)
         if path not in self._files:
             self._files[path] = RecordFile(path)
         return self._files[path]

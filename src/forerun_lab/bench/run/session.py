@@ -23,7 +23,7 @@ from forerun_lab.bench.data.datasets import Dataset, load_dataset
 from forerun_lab.bench.data.prompts import Reader, spread
 from forerun_lab.bench.data.questions import Question
 from forerun_lab.bench.peers.messages import PeerPlan
-from forerun_lab.bench.records.run_folder import NAME, RunFolder
+from forerun_lab.bench.records.run_folder import NAME, RunFolder, file_name
 from forerun_lab.bench.records.run_plan import RunPlan
 from forerun_lab.bench.run.candidates import Candidates
 from forerun_lab.bench.run.ceilings import bytes_per_step, measure_ceilings
@@ -85,6 +85,10 @@ class RunRequest:
         if min(self.num_prompts, self.repeats, self.max_new_tokens, len(self.data), len(self.temperatures)) < 1:
             raise ConfigError("a run needs at least one data set, prompt, temperature, repeat and new token")
         for entrant in self.entrants:
+            if entrant.label in self.peers:
+                raise ConfigError(f"the label {entrant.label} is the name of a peer here: change it")
+            for temperature in self.temperatures:  # raises if the label is too long
+                file_name(entrant.label, temperature)
             require_stated_gpu(entrant)
 
     @property
