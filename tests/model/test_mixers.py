@@ -14,10 +14,13 @@ from torch import Tensor
 
 from forerun.backends.torch.backend import FUSED, REFERENCE
 from forerun.checkpoints.huggingface.names import tensor_plan
-from forerun.core.mixers import KEPT_STATES, PLACE_LAG, PLACE_STRIDE, GatedDeltaNet
+from forerun.core.mixers import PLACE_LAG, PLACE_STRIDE, GatedDeltaNet
 from forerun.core.model_spec import ModelSpec
+from forerun.drafting.layer_skip.probe_rows import ProbeLayout, ProbeRows
+from forerun.model.executor import ForwardInput
 from forerun.model.runner import Runner
 from forerun.model.warm_texts import WarmTexts
+from forerun.speculation.tree import ancestry_matrix
 from tests.dense_reference import dense_logits
 from tests.marks import rest_slow
 from tests.tiny import Weights, poison_freed_slots, random_weights, tiny_runner, tree_logits
@@ -137,6 +140,29 @@ def test_a_text_cut_anywhere_and_continued_has_the_bits_of_a_fresh_one(family: s
     assert num_resumed > 0
 
 
+def test_rows_of_a_deepest_tree_of_the_next_one_and_of_probes_read_their_own_states() -> None:
+    start = PLACE_LAG + 2 * PLACE_STRIDE + 2  # the tree reads states at three places, and probes at one before them
+    text = text_of(0, start + PLACE_LAG)
+    spec, weights = model("qwen3_5_text", 0, torch.float32)
+    fresh, runner = (tiny_runner(spec, weights, backend=REFERENCE, capacity=len(text) + 16) for _ in range(2))
+    expected = in_parts(fresh, text, random.Random(0), 40)
+    runner.sync(text[:start])
+    for here in (start, start + 1):
+        chain = text[here : here + PLACE_LAG - 1]
+        num_rows = len(chain) + 1
+        ancestry = ancestry_matrix([*range(-1, len(chain) - 1), 0])
+        tree = ForwardInput(
+            token_ids=[*chain, chain[1]], positions=[here + int(row.sum()) - 1 for row in ancestry], first_slot=here,
+            prefix_len=here, ancestry=ancestry, num_logit_rows=num_rows,
+        )  # fmt: skip
+        probes = ProbeRows(token_ids=text[here - 4 : here], start=here - 4, skipped=[frozenset()] * 2)
+        logits = runner.forward(ProbeLayout(spec.num_layers).add_to(tree, probes)).logits
+        assert torch.equal(logits[: len(chain)], expected[here : here + len(chain)])
+        assert torch.equal(logits[len(chain)], expected[here + 1]), "the last of the tree has the text of the second"
+        assert torch.equal(logits[num_rows:], expected[here - 4 : here].repeat(2, 1))
+        runner.commit([0], chain[:1])
+
+
 def test_a_place_lags_behind_every_tree_and_is_a_multiple_of_the_stride() -> None:
     places = [NET.place(position) for position in range(1000)]
     assert places == sorted(places)
@@ -147,12 +173,15 @@ def test_a_place_lags_behind_every_tree_and_is_a_multiple_of_the_stride() -> Non
 
 
 def test_only_the_last_states_are_kept_and_rows_before_them_are_given_back() -> None:
-    runner = runner_of("qwen3_5_text", 0, torch.float32)
-    runner.sync(text_of(0))
+    spec, weights = model("qwen3_5_text", 0, torch.float32)
+    length = LENGTH + NET.num_kept * PLACE_STRIDE
+    runner = tiny_runner(spec, weights, backend=REFERENCE, capacity=length)
+    runner.sync(text_of(0, length))
+    runner.drop_rows()
     rows = runner.cache.mixer_rows
     assert rows is not None
-    place = NET.place(LENGTH - 1)
-    kept = {place - number * PLACE_STRIDE for number in range(KEPT_STATES)}
+    place = NET.place(length - 1)
+    kept = {place - number * PLACE_STRIDE for number in range(NET.num_kept)}
     assert all(set(states) <= kept for states in rows._states)
     assert rows._rows.whole_from > 0
     assert runner.cache.resumable(place + PLACE_LAG) == place + PLACE_LAG

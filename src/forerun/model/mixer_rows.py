@@ -11,7 +11,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from forerun.core.mixers import KEPT_STATES, GatedDeltaNet
+from forerun.core.mixers import GatedDeltaNet
 from forerun.core.model_spec import WINDOW_STEP, ModelSpec
 from forerun.core.threads import inference
 from forerun.model.sliding_slots import SlidingSlots, zeros
@@ -47,7 +47,7 @@ class MixerRows:
     """The slots and states of all layers with a mixer.
 
     The slots are those of the `TreeCache` that owns this: a row has the same number here. A state at a place sums up
-    the rows of the committed text before it. It is computed when a row first reads it, and the last KEPT_STATES of each
+    the rows of the committed text before it. It is computed when a row first reads it, and the last `num_kept` of each
     layer are kept. On a CPU the memory of rows that no row reads any more is returned, see `SlidingSlots`.
 
     Invariant: a state depends only on committed rows before its place.
@@ -68,7 +68,7 @@ class MixerRows:
         row_size = mixer.row_size - mixer.num_channels
         self._rows_1LSR, pages = zeros((1, num_layers, capacity, row_size), dtype=wide, device=device)
         self._rows = SlidingSlots(
-            self._rows_1LSR, pages, layers=range(num_layers), margin=(KEPT_STATES - 1) * mixer.stride,
+            self._rows_1LSR, pages, layers=range(num_layers), margin=mixer.num_kept * mixer.stride,
             step=mixer.stride, first_read=mixer.place,
         )  # fmt: skip
         self._states: list[dict[int, Tensor]] = [{} for _ in range(num_layers)]  # by place
@@ -90,10 +90,11 @@ class MixerRows:
         states = self._states[number]
         start = max((other for other in states if other <= place), default=0)
         stride = self._mixer.stride
+        assert start == place or start >= self._rows.whole_from, f"the rows from {start} to {place} are given back"
         for first in range(start, place, stride):
             rows_TR = self._rows_1LSR[0, number, first : first + stride]
             states[first + stride] = advance(states.get(first, self._first_HKV), rows_TR)
-            for old in [other for other in states if other <= first - (KEPT_STATES - 1) * stride]:
+            for old in [other for other in states if other <= first - (self._mixer.num_kept - 1) * stride]:
                 del states[old]
         return states[place]
 
@@ -135,7 +136,7 @@ class MixerRows:
         self._inputs.begin_at(first)
         self._rows.begin_at(snapshot.place)
         states = snapshot.states_LHKV.unbind(0)
-        self._states = [{snapshot.place: state} if snapshot.place else {} for state in states]
+        self._states = [{snapshot.place: state.clone()} if snapshot.place else {} for state in states]
 
     def move(self, length: int, sources: Sequence[int], start: int) -> None:
         """Copy rows `sources` to the slots from `start` on, and drop the states of texts longer than `length`."""
