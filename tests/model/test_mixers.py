@@ -7,6 +7,7 @@ import random
 from dataclasses import replace
 from functools import cache
 from math import prod
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -17,8 +18,10 @@ from forerun.checkpoints.huggingface.names import tensor_plan
 from forerun.core.mixers import PLACE_LAG, PLACE_STRIDE, GatedDeltaNet
 from forerun.core.model_spec import ModelSpec
 from forerun.drafting.layer_skip.probe_rows import ProbeLayout, ProbeRows
+from forerun.drafting.layer_skip.search import SkipSearch
 from forerun.model.executor import ForwardInput
 from forerun.model.runner import Runner
+from forerun.model.shared_cache import SharedCacheRunner
 from forerun.model.warm_texts import WarmTexts
 from forerun.speculation.tree import ancestry_matrix
 from tests.dense_reference import dense_logits
@@ -140,15 +143,27 @@ def test_a_text_cut_anywhere_and_continued_has_the_bits_of_a_fresh_one(family: s
     assert num_resumed > 0
 
 
+def poison_lost_rows(runner: Runner) -> None:
+    """NaN in the rows that have been given back, which are zeros otherwise if they fill a page."""
+    rows = runner.cache.mixer_rows
+    assert rows is not None
+    assert rows._rows.whole_from > 0
+    rows._rows_1LSR[:, :, : rows._rows.whole_from] = float("nan")
+
+
 def test_rows_of_a_deepest_tree_of_the_next_one_and_of_probes_read_their_own_states() -> None:
-    start = PLACE_LAG + 2 * PLACE_STRIDE + 2  # the tree reads states at three places, and probes at one before them
-    text = text_of(0, start + PLACE_LAG)
     spec, weights = model("qwen3_5_text", 0, torch.float32)
+    assert isinstance(spec.mixer, GatedDeltaNet)
+    net = replace(spec.mixer, stride=8, lag=16)
+    spec = replace(spec, mixer=net)
+    start = net.lag + 3 * net.stride + 2  # the tree reads states at three places, and probes at one before them
+    text = text_of(0, start + net.lag)
     fresh, runner = (tiny_runner(spec, weights, backend=REFERENCE, capacity=len(text) + 16) for _ in range(2))
-    expected = in_parts(fresh, text, random.Random(0), 40)
-    runner.sync(text[:start])
+    expected = in_parts(fresh, text, random.Random(0), 4)
+    in_parts(runner, text[:start], random.Random(1), 4)
     for here in (start, start + 1):
-        chain = text[here : here + PLACE_LAG - 1]
+        poison_lost_rows(runner)
+        chain = text[here : here + net.lag - 1]
         num_rows = len(chain) + 1
         ancestry = ancestry_matrix([*range(-1, len(chain) - 1), 0])
         tree = ForwardInput(
@@ -163,6 +178,37 @@ def test_rows_of_a_deepest_tree_of_the_next_one_and_of_probes_read_their_own_sta
         runner.commit([0], chain[:1])
 
 
+def test_a_text_is_continued_behind_a_prompt_that_was_cancelled() -> None:
+    spec, weights = model("qwen3_5_text", 0, torch.float32)
+    assert isinstance(spec.mixer, GatedDeltaNet)
+    spec = replace(spec, mixer=replace(spec.mixer, stride=4, lag=12))
+    text = text_of(0, 100)
+    fresh, runner = (tiny_runner(spec, weights, backend=REFERENCE, capacity=160) for _ in range(2))
+    expected = in_parts(fresh, text, random.Random(0), 4)
+    in_parts(runner, text[:50], random.Random(1), 4)
+    other = text_of(1, 60)
+    runner.forward(
+        ForwardInput(token_ids=other, positions=list(range(50, 110)), first_slot=50, prefix_len=50, num_logit_rows=0)
+    )
+    assert runner.sync(text[:50]) == 50
+    poison_lost_rows(runner)
+    assert torch.equal(in_parts(runner, text[50:], random.Random(2), 9), expected[50:])
+
+
+def test_probes_of_text_whose_states_are_dropped_are_left_out() -> None:
+    spec, weights = model("qwen3_5_text", 0, torch.float32)
+    assert isinstance(spec.mixer, GatedDeltaNet)
+    spec = replace(spec, mixer=replace(spec.mixer, stride=4, lag=12))
+    runner = tiny_runner(spec, weights, backend=REFERENCE, capacity=100)
+    text = text_of(0, 60)
+    in_parts(runner, text, random.Random(0), 9)
+    draft = Mock(token_ids=[*text, 1])
+    for start, is_there in ((20, False), (56, True)):
+        strategy = Mock(window=Mock(return_value=range(start, start + 4)), propose=Mock(return_value=[frozenset()]))
+        search = SkipSearch(strategy, SharedCacheRunner(runner))
+        assert (search._gather(draft, 4) is not None) == is_there
+
+
 def test_a_place_lags_behind_every_tree_and_is_a_multiple_of_the_stride() -> None:
     places = [NET.place(position) for position in range(1000)]
     assert places == sorted(places)
@@ -173,16 +219,12 @@ def test_a_place_lags_behind_every_tree_and_is_a_multiple_of_the_stride() -> Non
 
 
 def test_only_the_last_states_are_kept_and_rows_before_them_are_given_back() -> None:
-    spec, weights = model("qwen3_5_text", 0, torch.float32)
-    length = LENGTH + NET.num_kept * PLACE_STRIDE
-    runner = tiny_runner(spec, weights, backend=REFERENCE, capacity=length)
-    runner.sync(text_of(0, length))
-    runner.drop_rows()
+    runner = runner_of("qwen3_5_text", 0, torch.float32)
+    runner.sync(text_of(0))
     rows = runner.cache.mixer_rows
     assert rows is not None
-    place = NET.place(length - 1)
-    kept = {place - number * PLACE_STRIDE for number in range(NET.num_kept)}
-    assert all(set(states) <= kept for states in rows._states)
+    place = NET.place(LENGTH)
+    assert all(set(states) <= {place, place - PLACE_STRIDE} for states in rows._states)
     assert rows._rows.whole_from > 0
     assert runner.cache.resumable(place + PLACE_LAG) == place + PLACE_LAG
     assert runner.cache.resumable(10) == 0

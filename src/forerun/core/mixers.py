@@ -16,6 +16,9 @@ PLACE_STRIDE: Final = 64
 # Tokens by which the fixed place of a row lags at least behind it. No tree of 128 rows is deeper, so the place lies in
 # committed text for every row of every tree.
 PLACE_LAG: Final = 128
+# States of a layer that are kept at once: from the place before that of the text's end to that of the last row of a
+# prompt's pass, which has 256 rows.
+MOST_STATES: Final = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +65,6 @@ class ShortConvolution:
     def stride(self) -> int:
         """Tokens between places; without states every position is one."""
         return 1
-
-    @property
-    def num_kept(self) -> int:
-        """See `GatedDeltaNet.num_kept`."""
-        return 0
 
     def place(self, position: int) -> int:
         """See `GatedDeltaNet.place`; a row reads no other row but through its convolution."""
@@ -132,12 +130,6 @@ class GatedDeltaNet:
     def state_size(self) -> int:
         """Values of a state."""
         return self.num_value_heads * self.key_dim * self.value_dim
-
-    @property
-    def num_kept(self) -> int:
-        """States of a layer that are kept: those of all rows up to the lag behind the end of the text, where the
-        deepest tree ends, and up to the stride before it, where guesses of known text are scored."""
-        return (self.lag + 3 * self.stride - 2) // self.stride
 
     def num_in_vectors(self, _: int) -> int:
         """Elements besides the two products."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Final, Literal
 
-from forerun.core.mixers import PLACE_LAG, PLACE_STRIDE, Mixer
+from forerun.core.mixers import MOST_STATES, PLACE_LAG, PLACE_STRIDE, Mixer
 
 RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope", "proportional"]
 NormPlaces = Literal["before", "around", "after"]  # of a sublayer
@@ -286,6 +286,6 @@ def mixer_bytes(spec: ModelSpec, num_tokens: int, bytes_per_element: int) -> int
     mixer = spec.mixer
     if mixer is None:
         return 0
-    reach = PLACE_LAG + (mixer.num_kept + 1) * PLACE_STRIDE if mixer.state_size else WINDOW_MARGIN
+    reach = PLACE_LAG + 2 * PLACE_STRIDE if mixer.state_size else WINDOW_MARGIN
     num_rows = min(num_tokens, reach + 2 * WINDOW_STEP)
-    return (mixer.num_kept * mixer.state_size + num_rows * mixer.row_size) * len(spec.mixer_layers) * bytes_per_element
+    return (MOST_STATES * mixer.state_size + num_rows * mixer.row_size) * len(spec.mixer_layers) * bytes_per_element
