@@ -282,6 +282,27 @@ def test_snapshots_take_no_more_than_half_of_the_memory_and_the_oldest_goes_firs
         assert warm._num_snapshot_bytes <= warm._room_for_snapshots
 
 
+def test_snapshots_of_a_text_that_is_forgotten_take_no_memory() -> None:
+    runner = saving("lfm2")
+    for owner in ("ann", "bob"):
+        runner.recall(text_of(0, 40), owner)
+        runner.sync(text_of(0, 40))
+    num_bytes = runner._warm._num_snapshot_bytes
+    runner._warm.forget("ann")
+    assert runner._warm._num_snapshot_bytes == num_bytes // 2 > 0
+    runner._warm.forget()
+    assert runner._warm._num_snapshot_bytes == 0
+
+
+def test_a_text_that_is_read_from_any_length_on_is_saved_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forerun.model.runner.TOKENS_BETWEEN_SAVED", 32)
+    monkeypatch.setattr("forerun.model.runner.PREFILL_ROWS", 16)
+    runner = saving("lfm2")
+    runner.sync(text_of(0, 21))
+    runner.sync(text_of(0, 130))
+    assert [length for _, length in runner._warm._snapshots] == [21, 37, 69, 101, 130]
+
+
 @pytest.mark.parametrize("family", [*FAMILIES, "qwen3_next"])
 @pytest.mark.parametrize("seed", range(4))
 def test_the_number_of_parameters_is_that_of_all_tensors(family: str, seed: int) -> None:
