@@ -71,6 +71,18 @@ def test_pages_without_a_needed_slot_are_given_back_and_no_needed_slot_is_lost(s
     assert cache.sliding.whole_from == 0
 
 
+def test_slots_are_given_back_no_sooner_than_the_margin_allows() -> None:
+    window = 7
+    spec = plain_spec(window=window, sliding_layers=(0,), num_kv_heads=1, head_dim=2)
+    first = window - 1 + WINDOW_MARGIN + WINDOW_STEP  # the shortest text behind which rows need one step less
+    cache = TreeCache(spec, first + 1, dtype=torch.float32, device="cpu")
+    grown_to(cache, first - 1, 256)
+    grown_to(cache, first, 1)
+    assert cache.sliding.whole_from == 0
+    grown_to(cache, first + 1, 1)
+    assert cache.sliding.whole_from == WINDOW_STEP
+
+
 def test_a_text_is_cut_back_within_the_margin_or_to_nothing() -> None:
     cache = TreeCache(SPEC, 4000, dtype=torch.float64, device="cpu")
     grown_to(cache, 3000, 256)

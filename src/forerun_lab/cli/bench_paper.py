@@ -16,6 +16,7 @@ from forerun.cli.progress import progress
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import BUILTIN_TARGET
 from forerun.core.errors import require
+from forerun.core.optional_packages import install_command
 from forerun.core.places import cache_folder
 from forerun_lab.cli.bench_report import has_matplotlib
 from forerun_lab.cli.bench_run import names, progress_bar, say_data
@@ -106,7 +107,7 @@ def paper(
     for source in sources:
         require(source in allowed, f"--how {source!r} is not possible for {name}: choose among {', '.join(allowed)}")
     require(stretch > 0, f"--stretch {stretch:g} must be above 0")
-    require(has_matplotlib(), "the report needs matplotlib, which is not installed: pip install matplotlib")
+    require(has_matplotlib(), f"the report needs matplotlib, which is not installed: {install_command('matplotlib')}")
     subjects = names(pair if name == "swiftspec" else model)
     if pair == ALL and name == "swiftspec":
         from forerun_lab.planner.swiftspec import PAIRS
