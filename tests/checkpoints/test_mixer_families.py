@@ -80,6 +80,7 @@ LFM = {"model_type": "lfm2", "num_hidden_layers": 3}
     [
         (QWEN | {"layer_types": ["linear_attention"] * 3}, NETS),
         (QWEN | {"layer_types": ["linear_attention"] * 4}, NETS),
+        (QWEN | {"full_attention_interval": 5}, NETS),
         (QWEN | {"layer_types": ["mamba"] * 4}, "a list of 'full_attention' and 'linear_attention'"),
         (QWEN | {"linear_num_value_heads": 40}, "linear_num_value_heads is 40, but must be a multiple"),
         (QWEN | {"linear_num_key_heads": 2**20}, "a whole number from 1 to 1024"),
@@ -88,6 +89,7 @@ LFM = {"model_type": "lfm2", "num_hidden_layers": 3}
         (QWEN | {"model_type": "qwen3_next", "norm_topk_prob": False}, "norm_topk_prob is False, but must be true"),
         (QWEN | {"model_type": "qwen3_next", "mlp_only_layers": [1]}, "all layers must have experts"),
         (LFM | {"layer_types": ["conv", "full_attention"]}, "a list of 3 entries, not all of which are 'conv'"),
+        (LFM | {"full_attn_idxs": []}, "a list of 3 entries, not all of which are 'conv'"),
         (LFM | {"full_attn_idxs": [3]}, "full_attn_idxs is [3], but must be a list of numbers below the 3 layers"),
         (LFM | {"conv_L_cache": 17}, "conv_L_cache is 17, but must be a whole number from 1 to 16"),
     ],

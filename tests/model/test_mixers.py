@@ -7,6 +7,7 @@ import random
 from dataclasses import replace
 from functools import cache
 from math import prod
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -14,10 +15,15 @@ from torch import Tensor
 
 from forerun.backends.torch.backend import FUSED, REFERENCE
 from forerun.checkpoints.huggingface.names import tensor_plan
-from forerun.core.mixers import KEPT_STATES, PLACE_LAG, PLACE_STRIDE, GatedDeltaNet
+from forerun.core.mixers import PLACE_LAG, PLACE_STRIDE, GatedDeltaNet
 from forerun.core.model_spec import ModelSpec
+from forerun.drafting.layer_skip.probe_rows import ProbeLayout, ProbeRows
+from forerun.drafting.layer_skip.search import SkipSearch
+from forerun.model.executor import ForwardInput
 from forerun.model.runner import Runner
+from forerun.model.shared_cache import SharedCacheRunner
 from forerun.model.warm_texts import WarmTexts
+from forerun.speculation.tree import ancestry_matrix
 from tests.dense_reference import dense_logits
 from tests.marks import rest_slow
 from tests.tiny import Weights, poison_freed_slots, random_weights, tiny_runner, tree_logits
@@ -137,6 +143,72 @@ def test_a_text_cut_anywhere_and_continued_has_the_bits_of_a_fresh_one(family: s
     assert num_resumed > 0
 
 
+def poison_lost_rows(runner: Runner) -> None:
+    """NaN in the rows that have been given back, which are zeros otherwise if they fill a page."""
+    rows = runner.cache.mixer_rows
+    assert rows is not None
+    assert rows._rows.whole_from > 0
+    rows._rows_1LSR[:, :, : rows._rows.whole_from] = float("nan")
+
+
+def test_rows_of_a_deepest_tree_of_the_next_one_and_of_probes_read_their_own_states() -> None:
+    spec, weights = model("qwen3_5_text", 0, torch.float32)
+    assert isinstance(spec.mixer, GatedDeltaNet)
+    net = replace(spec.mixer, stride=8, lag=16)
+    spec = replace(spec, mixer=net)
+    start = net.lag + 3 * net.stride + 2  # the tree reads states at three places, and probes at one before them
+    text = text_of(0, start + net.lag)
+    fresh, runner = (tiny_runner(spec, weights, backend=REFERENCE, capacity=len(text) + 16) for _ in range(2))
+    expected = in_parts(fresh, text, random.Random(0), 4)
+    in_parts(runner, text[:start], random.Random(1), 4)
+    for here in (start, start + 1):
+        poison_lost_rows(runner)
+        chain = text[here : here + net.lag - 1]
+        num_rows = len(chain) + 1
+        ancestry = ancestry_matrix([*range(-1, len(chain) - 1), 0])
+        tree = ForwardInput(
+            token_ids=[*chain, chain[1]], positions=[here + int(row.sum()) - 1 for row in ancestry], first_slot=here,
+            prefix_len=here, ancestry=ancestry, num_logit_rows=num_rows,
+        )  # fmt: skip
+        probes = ProbeRows(token_ids=text[here - 4 : here], start=here - 4, skipped=[frozenset()] * 2)
+        logits = runner.forward(ProbeLayout(spec.num_layers).add_to(tree, probes)).logits
+        assert torch.equal(logits[: len(chain)], expected[here : here + len(chain)])
+        assert torch.equal(logits[len(chain)], expected[here + 1]), "the last of the tree has the text of the second"
+        assert torch.equal(logits[num_rows:], expected[here - 4 : here].repeat(2, 1))
+        runner.commit([0], chain[:1])
+
+
+def test_a_text_is_continued_behind_a_prompt_that_was_cancelled() -> None:
+    spec, weights = model("qwen3_5_text", 0, torch.float32)
+    assert isinstance(spec.mixer, GatedDeltaNet)
+    spec = replace(spec, mixer=replace(spec.mixer, stride=4, lag=12))
+    text = text_of(0, 100)
+    fresh, runner = (tiny_runner(spec, weights, backend=REFERENCE, capacity=160) for _ in range(2))
+    expected = in_parts(fresh, text, random.Random(0), 4)
+    in_parts(runner, text[:50], random.Random(1), 4)
+    other = text_of(1, 60)
+    runner.forward(
+        ForwardInput(token_ids=other, positions=list(range(50, 110)), first_slot=50, prefix_len=50, num_logit_rows=0)
+    )
+    assert runner.sync(text[:50]) == 50
+    poison_lost_rows(runner)
+    assert torch.equal(in_parts(runner, text[50:], random.Random(2), 9), expected[50:])
+
+
+def test_probes_of_text_whose_states_are_dropped_are_left_out() -> None:
+    spec, weights = model("qwen3_5_text", 0, torch.float32)
+    assert isinstance(spec.mixer, GatedDeltaNet)
+    spec = replace(spec, mixer=replace(spec.mixer, stride=4, lag=12))
+    runner = tiny_runner(spec, weights, backend=REFERENCE, capacity=100)
+    text = text_of(0, 60)
+    in_parts(runner, text, random.Random(0), 9)
+    draft = Mock(token_ids=[*text, 1])
+    for start, is_there in ((20, False), (56, True)):
+        strategy = Mock(window=Mock(return_value=range(start, start + 4)), propose=Mock(return_value=[frozenset()]))
+        search = SkipSearch(strategy, SharedCacheRunner(runner))
+        assert (search._gather(draft, 4) is not None) == is_there
+
+
 def test_a_place_lags_behind_every_tree_and_is_a_multiple_of_the_stride() -> None:
     places = [NET.place(position) for position in range(1000)]
     assert places == sorted(places)
@@ -151,9 +223,8 @@ def test_only_the_last_states_are_kept_and_rows_before_them_are_given_back() -> 
     runner.sync(text_of(0))
     rows = runner.cache.mixer_rows
     assert rows is not None
-    place = NET.place(LENGTH - 1)
-    kept = {place - number * PLACE_STRIDE for number in range(KEPT_STATES)}
-    assert all(set(states) <= kept for states in rows._states)
+    place = NET.place(LENGTH)
+    assert all(set(states) <= {place, place - PLACE_STRIDE} for states in rows._states)
     assert rows._rows.whole_from > 0
     assert runner.cache.resumable(place + PLACE_LAG) == place + PLACE_LAG
     assert runner.cache.resumable(10) == 0
@@ -209,6 +280,27 @@ def test_snapshots_take_no_more_than_half_of_the_memory_and_the_oldest_goes_firs
             warm.save(text_of(0, length), "")
         assert len(warm._snapshots) == min(expected, 2)
         assert warm._num_snapshot_bytes <= warm._room_for_snapshots
+
+
+def test_snapshots_of_a_text_that_is_forgotten_take_no_memory() -> None:
+    runner = saving("lfm2")
+    for owner in ("ann", "bob"):
+        runner.recall(text_of(0, 40), owner)
+        runner.sync(text_of(0, 40))
+    num_bytes = runner._warm._num_snapshot_bytes
+    runner._warm.forget("ann")
+    assert runner._warm._num_snapshot_bytes == num_bytes // 2 > 0
+    runner._warm.forget()
+    assert runner._warm._num_snapshot_bytes == 0
+
+
+def test_a_text_that_is_read_from_any_length_on_is_saved_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forerun.model.runner.TOKENS_BETWEEN_SAVED", 32)
+    monkeypatch.setattr("forerun.model.runner.PREFILL_ROWS", 16)
+    runner = saving("lfm2")
+    runner.sync(text_of(0, 21))
+    runner.sync(text_of(0, 130))
+    assert [length for _, length in runner._warm._snapshots] == [21, 37, 69, 101, 130]
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, "qwen3_next"])

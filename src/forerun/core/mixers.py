@@ -16,8 +16,9 @@ PLACE_STRIDE: Final = 64
 # Tokens by which the fixed place of a row lags at least behind it. No tree of 128 rows is deeper, so the place lies in
 # committed text for every row of every tree.
 PLACE_LAG: Final = 128
-# States of a layer that are kept: a pass whose rows lie on both sides of a change of the place reads two.
-KEPT_STATES: Final = 2
+# States of a layer that are kept at once: from the place before that of the text's end to that of the last row of a
+# prompt's pass, which has 256 rows.
+MOST_STATES: Final = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Final, Literal
 
-from forerun.core.mixers import KEPT_STATES, PLACE_LAG, PLACE_STRIDE, GatedDeltaNet, Mixer, ShortConvolution
+from forerun.core.mixers import MOST_STATES, PLACE_LAG, PLACE_STRIDE, GatedDeltaNet, Mixer, ShortConvolution
 
 RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope", "proportional"]
 NormPlaces = Literal["before", "around", "after"]  # of a sublayer
@@ -295,4 +295,4 @@ def mixer_bytes(spec: ModelSpec, num_tokens: int, bytes_per_element: int) -> int
         return 0
     reach = PLACE_LAG + 2 * PLACE_STRIDE if mixer.state_size else WINDOW_MARGIN
     num_rows = min(num_tokens, reach + 2 * WINDOW_STEP)
-    return (KEPT_STATES * mixer.state_size + num_rows * mixer.row_size) * len(spec.mixer_layers) * bytes_per_element
+    return (MOST_STATES * mixer.state_size + num_rows * mixer.row_size) * len(spec.mixer_layers) * bytes_per_element

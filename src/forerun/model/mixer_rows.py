@@ -11,7 +11,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from forerun.core.mixers import KEPT_STATES, GatedDeltaNet
+from forerun.core.mixers import GatedDeltaNet
 from forerun.core.model_spec import WINDOW_STEP, ModelSpec
 from forerun.core.threads import inference
 from forerun.model.sliding_slots import SlidingSlots, zeros
@@ -47,10 +47,11 @@ class MixerRows:
     """The slots and states of all layers with a mixer.
 
     The slots are those of the `TreeCache` that owns this: a row has the same number here. A state at a place sums up
-    the rows of the committed text before it. It is computed when a row first reads it, and the last KEPT_STATES of each
-    layer are kept. On a CPU the memory of rows that no row reads any more is returned, see `SlidingSlots`.
+    the rows of the text before it. It is computed when a row first reads it, and kept as long as a row from a stride
+    before the end of the text on can read it. On a CPU the memory of rows that no row reads any more is returned, see
+    `SlidingSlots`.
 
-    Invariant: a state depends only on committed rows before its place.
+    Invariant: between passes a state depends only on committed rows before its place.
     """
 
     def __init__(self, spec: ModelSpec, capacity: int, *, dtype: torch.dtype, device: str) -> None:
@@ -68,7 +69,7 @@ class MixerRows:
         row_size = mixer.row_size - mixer.num_channels
         self._rows_1LSR, pages = zeros((1, num_layers, capacity, row_size), dtype=wide, device=device)
         self._rows = SlidingSlots(
-            self._rows_1LSR, pages, layers=range(num_layers), margin=(KEPT_STATES - 1) * mixer.stride,
+            self._rows_1LSR, pages, layers=range(num_layers), margin=mixer.stride,
             step=mixer.stride, first_read=mixer.place,
         )  # fmt: skip
         self._states: list[dict[int, Tensor]] = [{} for _ in range(num_layers)]  # by place
@@ -93,8 +94,6 @@ class MixerRows:
         for first in range(start, place, stride):
             rows_TR = self._rows_1LSR[0, number, first : first + stride]
             states[first + stride] = advance(states.get(first, self._first_HKV), rows_TR)
-            for old in [other for other in states if other <= first - (KEPT_STATES - 1) * stride]:
-                del states[old]
         return states[place]
 
     def is_resumable(self, length: int) -> bool:
@@ -135,12 +134,14 @@ class MixerRows:
         self._inputs.begin_at(first)
         self._rows.begin_at(snapshot.place)
         states = snapshot.states_LHKV.unbind(0)
-        self._states = [{snapshot.place: state} if snapshot.place else {} for state in states]
+        self._states = [{snapshot.place: state.clone()} if snapshot.place else {} for state in states]
 
     def move(self, length: int, sources: Sequence[int], start: int) -> None:
-        """Copy rows `sources` to the slots from `start` on, and drop the states of texts longer than `length`."""
+        """Copy rows `sources` to the slots from `start` on, and drop the states that a text of `length` tokens does not
+        have, and those that no row from a stride before its end on reads."""
+        oldest = self._mixer.place(length) - self._mixer.stride
         for states in self._states:
-            for place in [other for other in states if other > length]:
+            for place in [other for other in states if not oldest <= other <= length]:
                 del states[place]
         if sources:
             for storage_1LSX in (self._inputs_1LSC, self._rows_1LSR):

@@ -180,7 +180,7 @@ class Runner:
         for start in range(num_shared, len(token_ids), PREFILL_ROWS):
             rows = list(token_ids[start : start + PREFILL_ROWS])
             output = self.append(rows, num_logit_rows=0, taps=taps)
-            if self.cache.mixer_rows is not None and is_stop(start + len(rows), len(token_ids)):
+            if self.cache.mixer_rows is not None and is_stop(start, start + len(rows), len(token_ids)):
                 self._warm.save(self.cached_ids, self.owner)  # a text with states is continued only where it was saved
             yield start + len(rows), output.features
 
@@ -219,9 +219,10 @@ class Runner:
         self.play(Step(move=CacheMove(length=self.cache.committed_len)))
 
 
-def is_stop(length: int, whole: int) -> bool:
-    """Whether a text that is read is saved at this length: at its end, and every so many tokens."""
-    return length == whole or length % TOKENS_BETWEEN_SAVED == 0
+def is_stop(before: int, length: int, whole: int) -> bool:
+    """Whether a text that is read is saved after a pass from one length to another: at its end, and every so many
+    tokens."""
+    return length == whole or length // TOKENS_BETWEEN_SAVED > before // TOKENS_BETWEEN_SAVED
 
 
 def wait_until(end: float) -> None:

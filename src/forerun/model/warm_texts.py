@@ -141,6 +141,7 @@ class WarmTexts:
             for block in list(self._by_age.values()):
                 if owner in (None, block.owner):
                     self._by_age.move_to_end(block.place, last=False)  # The next to be overwritten.
+                    self._drop_snapshots(block)
 
     def _path(self, token_ids: Sequence[int], owner: str) -> list[tuple[Block, int]]:
         """The blocks that match the beginning of the text, and how many tokens of each match: all, except in the last
@@ -217,9 +218,13 @@ class WarmTexts:
             return None
         if oldest.parent is not None and oldest in oldest.parent.children:
             oldest.parent.children.remove(oldest)
-        for key in [key for key in self._snapshots if key[0] == oldest.place]:
-            del self._snapshots[key]
+        self._drop_snapshots(oldest)
         return oldest
+
+    def _drop_snapshots(self, block: Block) -> None:
+        """Drop those of texts that end in this block."""
+        for key in [key for key in self._snapshots if key[0] == block.place]:
+            del self._snapshots[key]
 
     def _use(self, path: Sequence[Block]) -> None:
         """Mark these blocks as used now, parents last, so that a block is dropped before its parent."""

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(fault() is not None, reason=str(fault()))
 CPP: Final = Path(forerun.__file__).parent / "backends/cpu"
 ARM: Final = ("aarch64-linux-gnu-g++", "qemu-aarch64", "cmake")
 SHAPES: Final = ((33, 100), (50, 640), (70, 1152), (96, 256))
-FEW_ROWS: Final = (1, 2, 3, 5, 8, 13, 40)
+FEW_ROWS: Final = (1, 2, 3, 5, 8, 13, 40, 97)  # the last more than are multiplied with one panel after another
 FUSED: Final = tuple(tier for tier in TIERS if tier != "portable")
 
 

@@ -35,7 +35,7 @@ def bind_mask(spec: ModelSpec, ops: TorchOps, cache: TreeCache) -> Step:
             for window, group in kinds
         }
         if spec.mixer is not None:
-            frame.paths = paths_of(tree, spec.mixer, device=like.device)
+            frame.paths = paths_of(tree, spec.mixer, cache.committed_len, device=like.device)
 
     return mask
 

@@ -20,8 +20,8 @@ from forerun.model.mixer_rows import MixerRows
 KEY_EPS = 1e-6  # of the norms of queries and keys, in transformers and in the kernels of its authors
 
 
-def paths_of(mask: TreeMask, mixer: Mixer, *, device: torch.device) -> list[RowPath]:
-    """The path of every row of a pass.
+def paths_of(mask: TreeMask, mixer: Mixer, num_committed: int, *, device: torch.device) -> list[RowPath]:
+    """The path of every row of a pass behind so many committed tokens.
 
     The place of a row follows from its position, unless it is so deep in a draft's tree that this place is not in
     committed text; it then reads the last one that is. No row of a target's tree is so deep.
@@ -36,11 +36,13 @@ def paths_of(mask: TreeMask, mixer: Mixer, *, device: torch.device) -> list[RowP
         else:
             num_text = mask.prefix_len
             own = num_text + mask.ancestry_TW[row].nonzero()[:, 0]
-            place = min(mixer.place(num_text + len(own) - 1), num_text // mixer.stride * mixer.stride)
+            in_order = torch.arange(num_text, num_text + len(own), device=device)
+            num_shared = min(num_committed, num_text + int((own == in_order).sum()))  # with the committed text
+            place = min(mixer.place(num_text + len(own) - 1), num_shared // mixer.stride * mixer.stride)
         num_all = num_text + len(own)
         num_after = num_all - place
         num_read = max(num_after, min(num_all, mixer.kernel_size))
-        text = torch.arange(max(0, num_all - num_read), num_text, device=device)
+        text = torch.arange(max(0, min(num_text, num_all - num_read)), num_text, device=device)
         slots = torch.cat((text, own))[-num_read:]
         paths.append(RowPath(place=place, slots=slots, num_after=num_after))
     return paths
@@ -114,8 +116,11 @@ def bind_delta_net(
         return (norm(o_HV) * functional.silu(gate.view(o_HV.shape))).flatten()
 
     def delta_net(frame: Frame) -> None:
-        rows_of_pass = zip(frame.convolved, frame.mixer_in, frame.paths, strict=True)
-        frame.mixed = torch.stack([row(*one) for one in rows_of_pass]).to(frame.mixer_in.dtype)
+        paths = frame.paths
+        mixed = [frame.convolved] * len(paths)
+        for number in sorted(range(len(paths)), key=lambda number: paths[number].place):  # as states advance
+            mixed[number] = row(frame.convolved[number], frame.mixer_in[number], paths[number])
+        frame.mixed = torch.stack(mixed).to(frame.mixer_in.dtype)
 
     return delta_net
 

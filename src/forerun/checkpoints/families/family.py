@@ -55,15 +55,18 @@ def layers_of_kind(config: JsonFile, kind: str, usual: tuple[int, ...]) -> tuple
     """The layers of this kind by `layer_types`; without it, the usual ones.
 
     Raises:
-        CheckpointError: it does not have one entry for each layer.
+        CheckpointError: it does not have one entry for each layer, or all layers are of this kind.
     """
     kinds = config.values.get("layer_types")
-    if not isinstance(kinds, list) or not kinds:
-        return usual
     num_layers = config.integer("num_hidden_layers")
-    if len(kinds) != num_layers or not set(kinds) - {kind}:
+    layers = usual
+    is_complete = True
+    if isinstance(kinds, list) and kinds:
+        layers = tuple(layer for layer, other in enumerate(kinds) if other == kind)
+        is_complete = len(kinds) == num_layers
+    if not is_complete or len(layers) == num_layers:
         raise config.wrong("layer_types", f"a list of {num_layers} entries, not all of which are {kind!r}")
-    return tuple(layer for layer, other in enumerate(kinds) if other == kind)
+    return layers
 
 
 def as_they_are(keys: JsonFile) -> JsonFile:

@@ -192,10 +192,13 @@ class SkipSearch:
             self._time.spend(seconds)
 
     def _gather(self, draft: DraftTree, num_rows: int) -> ProbeRows | None:
-        """Rows of candidates over text whose next tokens are known; None if the text is still too short."""
+        """Rows of candidates over text whose next tokens are known.
+
+        None if the text is still too short, or the cache no longer holds all that these rows would read.
+        """
         token_ids = draft.token_ids
         window = self.strategy.window(self._num_prompt, len(token_ids))
-        if not window:
+        if not window or self._runner.cache.resumable(window.start) < window.start:
             return None
         skipped = self.strategy.propose(num_rows // CHAIN, len(token_ids) - 1)
         return ProbeRows(token_ids=token_ids[window.start : window.stop], start=window.start, skipped=skipped)

@@ -42,14 +42,14 @@ inline int input_bits(const Linear& linear) {
     return 8 * tiles_of(linear).input_bytes;
 }
 
-// The unit takes sixteen rows at a time, in the time that the other instructions take for eleven.
-inline bool is_for_unit(const Tiles& tiles, int num_rows) {
+// The unit takes sixteen rows at a time, in the time that the other instructions take for 12, or for 14 of bytes.
+inline bool is_for_unit(const Linear& linear, int num_rows) {
     const int num_tiles = (num_rows + UNIT_ROWS - 1) / UNIT_ROWS;
-    return tiles.run_by_unit && num_rows >= 11 * num_tiles;
+    return tiles_of(linear).run_by_unit && num_rows >= (input_bits(linear) == 8 ? 14 : 12) * num_tiles;
 }
 
 inline bool takes_planes(const Linear& linear, int num_rows) {
-    return is_for_unit(tiles_of(linear), num_rows) && input_bits(linear) == 16;
+    return is_for_unit(linear, num_rows) && input_bits(linear) == 16;
 }
 
 // Values that are the same for all tiles.
@@ -64,7 +64,7 @@ struct Work {
     Work(const Linear& of, Rows rows, int num_rows) : linear(of), tiles(tiles_of(of)), x(rows) {
         streams = linear.streams && can_stream();
         is_many = tiles.run_many && num_rows >= MANY_ROWS;
-        uses_unit = is_for_unit(tiles, num_rows) && (x.by_planes || input_bits(linear) == 8);
+        uses_unit = is_for_unit(linear, num_rows) && (x.by_planes || input_bits(linear) == 8);
         num_steps = linear.padded_in / tiles.inputs;
         group_steps = tiles.by_groups ? linear.group / tiles.inputs : 1;
         row_groups = tiles.by_groups ? linear.padded_in / linear.group : 0;

@@ -101,6 +101,7 @@ void multiply_by_unit(const Stretch& s, int num_rows) {
     W before{sums[1], unpacked[2].factors, s.inputs, nowhere};  // nothing yet
     int buffer = 0;
     groups.unpack(unpacked[0]);
+    asm volatile("" ::: "memory");  // GCC 12's loads of tiles do not say that they read memory; its stores do
     const char* x = s.inputs;
     for (int number = 0, which = 0; number < num_groups; number++, x += s.group_stride) {
         const int next = which == 2 ? 0 : which + 1;
