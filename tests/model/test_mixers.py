@@ -155,7 +155,7 @@ def test_rows_of_a_deepest_tree_of_the_next_one_and_of_probes_read_their_own_sta
     spec, weights = model("qwen3_5_text", 0, torch.float32)
     assert isinstance(spec.mixer, GatedDeltaNet)
     net = replace(spec.mixer, stride=8, lag=16)
-    spec = replace(spec, mixer=net)
+    spec = replace(spec, delta_net=net)
     start = net.lag + 3 * net.stride + 2  # the tree reads states at three places, and probes at one before them
     text = text_of(0, start + net.lag)
     fresh, runner = (tiny_runner(spec, weights, backend=REFERENCE, capacity=len(text) + 16) for _ in range(2))
@@ -181,7 +181,7 @@ def test_rows_of_a_deepest_tree_of_the_next_one_and_of_probes_read_their_own_sta
 def test_a_text_is_continued_behind_a_prompt_that_was_cancelled() -> None:
     spec, weights = model("qwen3_5_text", 0, torch.float32)
     assert isinstance(spec.mixer, GatedDeltaNet)
-    spec = replace(spec, mixer=replace(spec.mixer, stride=4, lag=12))
+    spec = replace(spec, delta_net=replace(spec.mixer, stride=4, lag=12))
     text = text_of(0, 100)
     fresh, runner = (tiny_runner(spec, weights, backend=REFERENCE, capacity=160) for _ in range(2))
     expected = in_parts(fresh, text, random.Random(0), 4)
@@ -198,7 +198,7 @@ def test_a_text_is_continued_behind_a_prompt_that_was_cancelled() -> None:
 def test_probes_of_text_whose_states_are_dropped_are_left_out() -> None:
     spec, weights = model("qwen3_5_text", 0, torch.float32)
     assert isinstance(spec.mixer, GatedDeltaNet)
-    spec = replace(spec, mixer=replace(spec.mixer, stride=4, lag=12))
+    spec = replace(spec, delta_net=replace(spec.mixer, stride=4, lag=12))
     runner = tiny_runner(spec, weights, backend=REFERENCE, capacity=100)
     text = text_of(0, 60)
     in_parts(runner, text, random.Random(0), 9)
