@@ -28,25 +28,24 @@ LEAST_S = 0.02  # of one timing
 class Kernels:
     """One instruction set of a build."""
 
-    library: CDLL
+    build: CDLL
     tier: str
 
     def select(self) -> None:
-        assert self.library.forerun_select_tier(self.tier.encode()), f"no {self.tier} in this build, or on this machine"
+        assert self.build.forerun_select_tier(self.tier.encode()), f"the build or the CPU lacks {self.tier}"
 
 
 def open_kernels(path: str, tier: str) -> Kernels:
-    library = CDLL(path)
-    library.forerun_linear.argtypes = SIGNATURES["linear"][1:]
-    return Kernels(library, tier)
+    build = CDLL(path)
+    build.forerun_linear.argtypes = SIGNATURES["linear"][1:]
+    return Kernels(build, tier)
 
 
 def time_of(kernels: Kernels, linear: Any, x: Tensor, y: Tensor, num_calls: int) -> float:
     kernels.select()
-    library = kernels.library
     begun = perf_counter()
     for _ in range(num_calls):
-        library.forerun_linear(linear, x.data_ptr(), len(x), y.data_ptr(), None, 0, 1)
+        kernels.build.forerun_linear(linear, x.data_ptr(), len(x), y.data_ptr(), None, 0, 1)
     return (perf_counter() - begun) / num_calls
 
 

@@ -30,9 +30,8 @@ from forerun_lab.distill.draft_shape import (
     initial_weights,
     require_sizes,
 )
-from forerun_lab.distill.folder import write_draft
+from forerun_lab.distill.folder import write_draft, write_head
 from forerun_lab.distill.gathering import Gathering, is_wanted, writing_elsewhere
-from forerun_lab.distill.head_folder import write_head
 from forerun_lab.distill.head_shape import TRAINABLE, choose_head, initial_head
 from forerun_lab.distill.network import HeadNetwork, Network, fastest_dtype, read_network, require_llama
 from forerun_lab.distill.openings import Openings, require_known

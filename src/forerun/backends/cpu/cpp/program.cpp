@@ -43,7 +43,8 @@ static int most_input_bits(const Linear& linear) { return is_blocks(linear.forma
 int64_t rows_bytes(const Linear& linear, int num_rows) {
     const int bits = most_input_bits(linear);
     if (is_blocks(linear.format))
-        return static_cast<int64_t>(linear.padded_in / linear.group) * input_group_bytes(linear.group, bits) * num_rows + READ_BEHIND;
+        return static_cast<int64_t>(linear.padded_in / linear.group) * input_group_bytes(linear.group, bits) * num_rows +
+               READ_BEHIND;
     const int64_t groups = is_grouped(linear) ? linear.padded_in / linear.group : 0;
     return (row_stride(linear, bits) + groups * 8) * num_rows;
 }

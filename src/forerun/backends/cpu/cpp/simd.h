@@ -20,8 +20,8 @@
 //   Codes, split          64 bytes of codes in the format of dot_s16
 //   codes_of_8_bits       bytes of weights in the format of the dots: unchanged, or minus 128 if SIGNED_CODES
 //   store_s16             sixteen inputs of 16 bits in the format of dot_s16
-//   HAS_UNIT              whether the processor has a matrix unit (matrix_unit.h)
-//   store_planes          the high bytes of sixteen inputs of 16 bits, rounded, and the low bytes that are left, both signed
+//   store_planes          the high bytes of sixteen inputs of 16 bits, rounded, and the low bytes that are left, both
+//                         signed: for the matrix unit (matrix_unit.h), where __AMX_INT8__ is defined
 //   MOST_BITS_BY_BYTES    largest number of bits of codes that dot_s8 can multiply
 //   TILE_ROWS, TILE_PANELS   the largest tile whose sums and operands fit into the registers
 //   BLOCK_QUERIES, BLOCK_VECTORS   the same for attention: queries, and vectors of scores or of values
@@ -57,20 +57,6 @@
 
 #include <cstdint>
 
-namespace forerun::simd {
-namespace {
-
-// Returns the same address, but hides from the compiler that it has been read before.
-inline const char* anew(const char* p) {
-#ifdef __GNUC__
-    asm volatile("" : "+r"(p));
-#endif
-    return p;
-}
-
-}  // namespace
-}  // namespace forerun::simd
-
 #if defined(FORERUN_TIER_AVX512)
 #include "simd_avx512.h"
 #elif defined(FORERUN_TIER_NEON)
@@ -84,18 +70,9 @@ inline const char* anew(const char* p) {
 namespace forerun::simd {
 namespace {
 
-#ifdef FORERUN_HAS_UNIT
-constexpr bool HAS_UNIT = true;
-#else
-constexpr bool HAS_UNIT = false;
-inline void store_planes(char*, char*, I) {}
+#ifndef __AMX_INT8__
+inline void store_planes(char*, char*, I) {}  // nobody asks for planes without a matrix unit
 #endif
-
-}  // namespace
-}  // namespace forerun::simd
-
-namespace forerun::simd {
-namespace {
 
 // exp as 2^n times a polynomial on [-ln 2 / 2, ln 2 / 2] (Cephes, S. Moshier). 0 below -87.3.
 inline F exp(F x) {

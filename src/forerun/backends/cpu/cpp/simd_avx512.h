@@ -165,7 +165,6 @@ inline void store_s16(char* p, I a) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), pairs);
 }
 #ifdef __AMX_INT8__
-#define FORERUN_HAS_UNIT
 inline void store_planes(char* high, char* low, I a) {
     const __m512i rounded = _mm512_srai_epi32(_mm512_add_epi32(a.v, _mm512_set1_epi32(128)), 8);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(high), _mm512_cvtepi32_epi8(rounded));

@@ -206,8 +206,8 @@ FORERUN_INLINE void multiply_group(const Factors* factors_of, const char* packed
 }
 
 // Prefetches a group's part of the lines that follow, and returns where the next are. All lines of a record at once would be
-// more than can be on their way. simd::prefetch has to be inlined by force: GCC
-// would find that it changes nothing and drop its calls.
+// more than can be on their way. simd::prefetch has to be inlined by force: GCC would find that it changes nothing and drop
+// its calls.
 template <class B, int P>
 FORERUN_INLINE const char* prefetch_group(const Stretch& s, int group, const char* ahead) {
     constexpr int LINES = B::LAYOUT.record_bytes() / LINE_BYTES;
@@ -296,7 +296,7 @@ constexpr Tiles tiles_of() {
     constexpr bool BY_BYTES = are_bytes(B::LAYOUT, INPUT_BITS);
     Tiles tiles{{}, simd::BLOCK_ROWS, B::LAYOUT.inputs, 0, B::LAYOUT.record_bytes(), false,
                 multiply_many<B, TILE_PANELS, BY_BYTES>, nullptr};
-#ifdef FORERUN_HAS_UNIT
+#ifdef __AMX_INT8__
     if constexpr (B::GROUP >= 32) tiles.run_by_unit = multiply_by_unit<B, BY_BYTES>;  // with less to add up it is no faster
 #endif
     add_tiles<B, simd::BLOCK_ROWS, BY_BYTES>(tiles);
