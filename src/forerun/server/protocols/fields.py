@@ -5,6 +5,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
 
 from forerun.core.config import NUM_SEEDS
+from forerun.server.protocols.errors import invalid
 
 MAX_TOKENS: Final = 2**20  # ids of a prompt: more than any model's context
 TOKEN_IDS: Final = 2**31  # more than any vocabulary
@@ -196,6 +197,22 @@ def plain_sampling(
     stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
     given["stop"] = tuple(text for text in stops if text)
     return given
+
+
+def thought_limit(**given: Any) -> int | None:
+    """The first limit on the tokens of thoughts that is given, by the names of its fields; None: the server's.
+
+    Raises:
+        ApiError: it is not a whole number >= -1.
+    """
+    for name, value in given.items():
+        number = whole(value)
+        if number is None:
+            continue
+        if not isinstance(number, int) or isinstance(number, bool) or number < -1:
+            raise invalid(f"{name} must be a whole number of tokens, or -1 for no limit.", param=name.partition(".")[0])
+        return MAX_TOKENS if number == -1 else number
+    return None
 
 
 def first_limit(*limits: int | None) -> int | None:

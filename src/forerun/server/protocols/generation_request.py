@@ -43,6 +43,7 @@ class Chat:
         variables: the template's own variables.
         effort: how much the model should think, such as "low"; "none": not at all. None: the template's default.
         thinks: whether the model thinks before it answers. None: the template's default.
+        max_thought_tokens: most tokens of thoughts; 0: none. None: the server's default.
         continues: the last message is an answer to continue.
     """
 
@@ -51,6 +52,7 @@ class Chat:
     variables: Mapping[str, Any] = field(default_factory=dict)
     effort: str | None = None
     thinks: bool | None = None
+    max_thought_tokens: int | None = None
     continues: bool = False
 
 

@@ -22,6 +22,7 @@ from forerun.server.protocols.fields import (
     TopK,
     first_limit,
     plain_sampling,
+    thought_limit,
 )
 from forerun.server.protocols.generation_request import Chat, GenerationRequest, ToolUse
 from forerun.server.protocols.protocol import ApiProtocol
@@ -75,7 +76,8 @@ def read(request: MessagesRequest) -> GenerationRequest:
     last = messages[-1] if messages else {}
     use, skipped = tools_of(request)
     output = request.output_config or {}
-    kind = (request.thinking or {}).get("type")
+    thinking = request.thinking or {}
+    kind = thinking.get("type")
     effort = output.get("effort")
     shape = output.get("format")
     given = {"temperature": request.temperature, "top_p": request.top_p, "top_k": request.top_k}
@@ -85,6 +87,7 @@ def read(request: MessagesRequest) -> GenerationRequest:
             tool_use=use,
             effort=effort if isinstance(effort, str) else None,
             thinks=kind != "disabled" if isinstance(kind, str) else None,
+            max_thought_tokens=thought_limit(**{"thinking.budget_tokens": thinking.get("budget_tokens")}),
             continues=last.get("role") == "assistant" and bool(last.get("content")) and "tool_calls" not in last,
         ),
         param="messages",

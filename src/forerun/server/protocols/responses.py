@@ -21,6 +21,7 @@ from forerun.server.protocols.fields import (
     Temperature,
     first_limit,
     plain_sampling,
+    thought_limit,
 )
 from forerun.server.protocols.generation_request import Chat, GenerationRequest
 from forerun.server.protocols.protocol import ApiProtocol
@@ -75,7 +76,8 @@ def read(request: ResponsesRequest) -> GenerationRequest:
     if last.get("role") == "user" and isinstance(last.get("content"), list) and not is_attached:
         require_readable([*filter(is_part, last["content"])], f"input.{len(items) - 1}.content")
     first = [{"role": "system", "content": request.instructions}] if request.instructions else []
-    effort = (request.reasoning or {}).get("effort")
+    reasoning = request.reasoning or {}
+    effort = reasoning.get("effort")
     shape = (request.text or {}).get("format")
     given = {"temperature": request.temperature, "top_p": request.top_p}
     return GenerationRequest(
@@ -83,6 +85,7 @@ def read(request: ResponsesRequest) -> GenerationRequest:
             messages=[*first, *reader.messages],
             tool_use=tool_use(offered.tools, request.tool_choice, is_parallel=request.parallel_tool_calls is not False),
             effort=effort if isinstance(effort, str) else None,
+            max_thought_tokens=thought_limit(**{"reasoning.max_tokens": reasoning.get("max_tokens")}),
         ),
         param="input",
         model=request.model,

@@ -66,6 +66,8 @@ def sampling_of(
     given = dict(request.sampling)
     if prompt.end_ids:
         given["stop_token_ids"] = (*given.get("stop_token_ids", ()), *prompt.end_ids)
+    if prompt.max_thought_tokens is not None:
+        given["max_thought_tokens"] = prompt.max_thought_tokens
     if prompt.grammar is not None:
         given["grammar"] = prompt.grammar
         if given.get("ignore_eos"):
