@@ -104,7 +104,7 @@ class ServerConfig:
     max_queued_tokens: int = setting(
         2**21, "--max-queued-tokens", help="Limit on tokens of waiting requests."
     )  # 64 of 32,768
-    max_request_s: float = setting(600.0, "--request-timeout", help="Seconds from a request to its last token.")
+    max_request_s: float = setting(3600.0, "--request-timeout", help="Seconds from a request to its last token.")
     max_unread_events: int = 1024
     max_template_s: float = 1.0
     max_template_bytes: int = 2**29

@@ -150,6 +150,7 @@ class WritingFields(Fields):
     n_predict: Limit | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    return_progress: bool | None = None
     user: Name | None = None
     forerun: ForerunOptions | None = None
 
@@ -162,6 +163,7 @@ class WritingFields(Fields):
             "sampling": self.sampling() | sampling,
             "num_choices": self.n or 1,
             "streams": bool(self.stream),
+            "shows_progress": bool(self.return_progress),
             "drafter": options.drafter,
             "shows_usage": stream_options.include_usage,
             "shows_usage_so_far": stream_options.include_usage and stream_options.continuous_usage_stats,

@@ -95,6 +95,7 @@ class GenerationRequest:
         grammar: the form that the answer must have.
         grammar_at: the path of the field with the grammar, for errors.
         prediction: a text that the answer probably resembles.
+        shows_progress: a stream tells how much of the prompt is read.
         shows_usage: a stream ends with the usage.
         shows_usage_so_far: every event has the usage so far.
         shows_details: every event has the rounds' trees and times.
@@ -113,6 +114,7 @@ class GenerationRequest:
     grammar_at: str = ""
     prediction: str = ""
     streams: bool = False
+    shows_progress: bool = False
     shows_usage: bool = False
     shows_usage_so_far: bool = False
     shows_details: bool = False

@@ -61,6 +61,7 @@ class MessagesRequest(Fields):
     tools: Annotated[Objects, items(MESSAGES_TOOL)] | None = None
     tool_choice: Annotated[Object, WithJsonSchema(MESSAGES_CHOICE)] | None = None
     thinking: Object | None = None
+    return_progress: bool | None = None
     output_config: Annotated[Object, WithJsonSchema(HAS_FORMAT)] | None = None
     metadata: Object | None = None
 
@@ -97,6 +98,7 @@ def read(request: MessagesRequest) -> GenerationRequest:
         grammar=format_grammar(shape, "output_config.format"),
         grammar_at="output_config.format.schema",
         streams=bool(request.stream),
+        shows_progress=bool(request.return_progress),
         ignored=[*request.others, *skipped, *ignored],
     )
 
@@ -186,8 +188,8 @@ class MessagesWriter:
     def close(self) -> bytes:
         return named_event("message_stop", {})
 
-    def wait(self) -> bytes:
-        return named_event("ping", {})
+    def wait(self, progress: Body | None = None) -> bytes:
+        return named_event("ping", progress or {})
 
     def fail(self, error: ApiError) -> bytes:
         return error_event(error, self._answer.request_id)

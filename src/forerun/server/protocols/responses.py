@@ -52,6 +52,7 @@ class ResponsesRequest(Fields):
     temperature: Temperature | None = None
     top_p: Share | None = None
     stream: bool | None = None
+    return_progress: bool | None = None
     store: bool | None = None
     metadata: Object | None = None
 
@@ -94,6 +95,7 @@ def read(request: ResponsesRequest) -> GenerationRequest:
         grammar=format_grammar(shape, "text.format"),
         grammar_at="text.format.schema",
         streams=bool(request.stream),
+        shows_progress=bool(request.return_progress),
         ignored=[*request.others, *offered.ignored, *reader.ignored],
         source=request,
     )
@@ -119,8 +121,8 @@ class ResponsesWriter:
     def start(self) -> bytes:
         return self._event("response.created", response=self._response("in_progress")) + self.wait()
 
-    def wait(self) -> bytes:
-        return self._event("response.in_progress", response=self._response("in_progress"))
+    def wait(self, progress: Body | None = None) -> bytes:
+        return self._event("response.in_progress", response=self._response("in_progress"), **(progress or {}))
 
     def add(self, index: int, parsed: ParsedRound) -> bytes:
         return b"".join(map(self._of, parsed.events))

@@ -42,6 +42,7 @@ def engine_calls(
                 drafter=drafter,
                 owner=owner,
                 only_reads=request.limit == 0,
+                shows_progress=request.streams and request.shows_progress,
                 # Not for streams: their reader uses the CPU during the text but not after it, so times would differ.
                 times_plain=request.shows_details and not request.streams,
             )

@@ -46,6 +46,7 @@ class EngineCall:
 
     Args:
         only_reads: read the prompt and write nothing.
+        shows_progress: events tell how much of the prompt is read.
         times_plain: time plain rounds after the text, if the speedup estimate needs more and no request waits.
     """
 
@@ -54,6 +55,7 @@ class EngineCall:
     drafter: str | None = None
     owner: str = ""
     only_reads: bool = False
+    shows_progress: bool = False
     times_plain: bool = False
 
     @property
