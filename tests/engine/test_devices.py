@@ -89,7 +89,7 @@ def test_a_gpu_takes_a_model_that_fits_in_the_bits_it_will_have_there(
     config = EngineConfig(drafter=NoDrafter(), device="auto", max_length=32, cache_bytes=0, **settings)
     spec = open_source(config.target).spec()
     monkeypatch.setattr(placing, "gpus_of_torch", lambda: [Gpu(name="x", free_bytes=2 * spec.num_parameters)])
-    monkeypatch.setattr(placing, "has_triton", lambda checkpoint, config: config.kernels != "torch")
+    monkeypatch.setattr(placing, "has_triton", lambda checkpoint, exactness: checkpoint.conditions.kernels != "torch")
     assert settle_device(config).device == device
 
 

@@ -302,12 +302,10 @@ class Target:
             write_single(folder, random_tensors(seed=1, **sizes), **sizes)
         else:
             self._save_gemma(folder)
-        self._config = EngineConfig(target=str(folder), drafter=NoDrafter(), max_length=64)
-        self._checkpoint = Checkpoint.open(open_source(str(folder)), self._config)
+        config = EngineConfig(target=str(folder), drafter=NoDrafter(), max_length=64)
+        self._checkpoint = Checkpoint.open(open_source(str(folder)), config)
         self.spec = self._checkpoint.spec
-        self._runner = self._checkpoint.load(
-            self._config, exactness="fast", capacity=CAPACITY, pace=None, on_progress=None
-        )
+        self._runner = self._checkpoint.load(exactness="fast", capacity=CAPACITY)
 
     def drafter(self, path: Path, *, is_adaptive: bool) -> Drafters:
         """The drafter of a head.
@@ -322,7 +320,7 @@ class Target:
         stored.require_fit(self.spec, "the target")
         head = DraftHead(model=str(path), verify_width=8, draft_width=3, depth=3, adaptive=is_adaptive)
         drafter = load_head(
-            stored, head, BEST_TREE, self._runner, self._checkpoint, self._config, capacity=CAPACITY, cache_bytes=0
+            stored, head, BEST_TREE, self._runner, self._checkpoint, capacity=CAPACITY, max_length=64, cache_bytes=0
         )
         drafters = Drafters({"draft_head": drafter}, is_adaptive=is_adaptive)
         drafters.calibrate(lambda widths, *, budget_s=0.3: Pace(steps=((1, 1e-3), (8, 1.1e-3))))

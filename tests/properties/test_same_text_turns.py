@@ -17,9 +17,10 @@ from forerun.backends.cpu.binding import fault
 from forerun.backends.torch.backend import FUSED, REFERENCE
 from forerun.core.config import SamplingParams
 from forerun.core.model_spec import ModelSpec
-from forerun.decoding.decoder import Request, prefill
+from forerun.decoding.decoder import Request
 from forerun.decoding.drafters import Drafters
 from forerun.decoding.host_loop import decode
+from forerun.decoding.prefill import prefill
 from forerun.decoding.verifier import Verifier
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.drafter import Drafter

@@ -106,9 +106,9 @@ class SamplingOptions:
         if self.json_schema is not None and self.grammar is not None:
             raise ConfigError("--json-schema and --grammar both set the form of the answer: leave one out")
         if self.json_schema is not None:
-            given["grammar"] = Grammar.json_schema(text_or_file(self.json_schema, begin="{"))
+            given["grammar"] = Grammar(kind="json_schema", text=text_or_file(self.json_schema, begin="{"))
         if self.grammar is not None:
-            given["grammar"] = Grammar.lark(text_or_file(self.grammar, begin="start:"))
+            given["grammar"] = Grammar(kind="lark", text=text_or_file(self.grammar, begin="start:"))
         return replace(DEFAULTS if given.get("temperature") == 0 else default, **given)
 
 

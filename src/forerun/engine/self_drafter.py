@@ -4,8 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from forerun.checkpoints.open import open_source
-from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import LayerSkip
 from forerun.core.errors import require
 from forerun.core.model_spec import ModelSpec, WeightFormat
@@ -24,15 +22,14 @@ from forerun.model.shared_cache import SharedCacheRunner
 class LoadingSelf(Loading, Protocol):
     """What a self-drafting target needs to be loaded."""
 
-    config: EngineConfig
+    checkpoint: Checkpoint  # the target's
     target: LazyTarget
 
 
 def load(drafter: LayerSkip, loading: LoadingSelf) -> Drafter:
     """The drafter, with which the target is loaded."""
     whole = loading.target.load_rows(rows_behind_text(drafter, loading.policies.skip))
-    checkpoint = Checkpoint.open(open_source(loading.config.target), loading.config)
-    return self_drafter(drafter, loading.policies, checkpoint, whole)
+    return self_drafter(drafter, loading.policies, loading.checkpoint, whole)
 
 
 def self_drafter(drafter: LayerSkip, policies: Policies, checkpoint: Checkpoint, target: Runner) -> Drafter:

@@ -200,7 +200,7 @@ def write_parts(source: HuggingFaceFolder, config: EngineConfig, folder: Path) -
     unwritten = [plan for plan in plans if not (folder / rank_name(plan.rank)).exists()]
     require_room(folder, sum(stored_bytes(checkpoint, plan) for plan in unwritten))
     with progress("preparing") as show:
-        write_ranks(folder, checkpoint.spec, plans, lambda plan: rank_weights(checkpoint, config, plan), show)
+        write_ranks(folder, checkpoint.spec, plans, lambda plan: rank_weights(checkpoint, plan), show)
     copy_texts(source.folder, folder)
     manifest = write_manifest(
         folder,

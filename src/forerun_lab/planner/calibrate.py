@@ -199,7 +199,7 @@ def runner_of(config: EngineConfig, role: SharedRole) -> Iterator[Runner]:
         runner = load_shared(
             checkpoint,
             config,
-            checkpoint.choose_backend(config, config.exactness),
+            checkpoint.choose_backend(config.exactness),
             role=role,
             exactness=config.exactness,
             capacity=CONTEXT + ROOM,
@@ -234,7 +234,7 @@ def measure_cores(
 
 def load(config: EngineConfig, checkpoint: Checkpoint) -> Runner:
     """Load a model with room for the context and all rows that are measured after it."""
-    return checkpoint.load(config, exactness=config.exactness, capacity=CONTEXT + ROOM, pace=None, on_progress=None)
+    return checkpoint.load(exactness=config.exactness, capacity=CONTEXT + ROOM, cache_bytes=config.cache_bytes)
 
 
 def context_of(runner: Runner) -> int:

@@ -5,9 +5,10 @@ from typing import cast
 
 from forerun.core.config import SamplingParams
 from forerun.core.grammar import Grammar
-from forerun.decoding.decoder import Request, Round, prefill
+from forerun.decoding.decoder import Request, Round
 from forerun.decoding.drafters import Drafters
 from forerun.decoding.host_loop import decode
+from forerun.decoding.prefill import prefill
 from forerun.decoding.verifier import Verifier
 from forerun.drafting.drafter import Drafter
 from forerun.model.runner import Runner
