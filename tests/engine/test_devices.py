@@ -9,9 +9,9 @@ import torch
 
 from forerun import ConfigError, Engine, EngineConfig, NoDrafter
 from forerun.checkpoints.open import open_source
-from forerun.engine import device as placing
+from forerun.engine import auto_device as placing
 from forerun.engine import model_loading as loading
-from forerun.engine.device import Gpu, choose_device, settle_device
+from forerun.engine.auto_device import Gpu, choose_device, settle_device
 from forerun.engine.model_loading import hint_at_gpu
 
 

@@ -30,7 +30,7 @@ from forerun.drafting.heads.dflash import DFlashSpec
 from forerun.drafting.heads.kind import HeadSpec
 from forerun.drafting.heads.stored import canonical, find_head, read_head
 from forerun.drafting.policies import BEST_TREE
-from forerun.engine.heads import load_head
+from forerun.engine.drafters import load_head
 from forerun.engine.model_loading import Checkpoint
 from forerun.sampling.noise import KeyedNoise
 from tests.checkpoints.folders import random_tensors, write_single

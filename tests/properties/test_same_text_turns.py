@@ -28,7 +28,7 @@ from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
 from forerun.drafting.prompt_lookup import PromptLookupDrafter
 from forerun.drafting.token_recycling import TokenRecyclingDrafter
 from forerun.model.runner import LEAST_ROWS, Runner
-from forerun.model.shared_cache import SharedCacheRunner
+from forerun.model.self_drafting import SharedCacheRunner
 from forerun.model.warm_texts import BLOCK
 from forerun.sampling.noise import KeyedNoise
 from tests.marks import rest_slow

@@ -9,10 +9,10 @@ from typing import Annotated, Any, Final
 from forerun.checkpoints.gguf.checkpoint import USUAL_SAMPLING
 from forerun.checkpoints.short_names.catalogue import SMOLLM2, named_models
 from forerun.checkpoints.short_names.local import find_local
-from forerun.cli.declare import given_settings, option, variable_of, with_flags_of
 from forerun.cli.failures import say
+from forerun.cli.flag_values import QUANTISED, read_object
+from forerun.cli.flags import given_settings, option, variable_of, with_flags_of
 from forerun.cli.logs import note
-from forerun.cli.values import QUANTISED, read_object
 from forerun.core.config import AUTO_DEVICE, EngineConfig, SamplingParams
 from forerun.core.drafter_config import BUILTIN_TARGET, DrafterConfig
 from forerun.core.errors import CheckpointError, ConfigError

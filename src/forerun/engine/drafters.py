@@ -28,16 +28,18 @@ from forerun.core.sublayers import write_skips
 from forerun.decoding.drafters import Drafters
 from forerun.drafting.draft_model import DraftModelDrafter, serial_rows
 from forerun.drafting.drafter import Drafter, ReadsFeatures
+from forerun.drafting.heads.kind import StoredHead
+from forerun.drafting.heads.loading import HeadLoading
 from forerun.drafting.heads.stored import find_head
 from forerun.drafting.layer_skip.set_files import first_set
-from forerun.drafting.policies import Loading, Policies
+from forerun.drafting.policies import Loading, Policies, TreePolicy
 from forerun.drafting.remote.connection import WorkerSupply
 from forerun.drafting.remote.drafter import ParallelDrafter
 from forerun.drafting.remote.messages import Hello
-from forerun.engine.heads import load_head
 from forerun.engine.known_draft import draft_of
 from forerun.engine.learnt import LearntFile
 from forerun.engine.model_loading import Checkpoint, LazyTarget, Progress, rows_behind
+from forerun.engine.rank_weights import output_weight
 from forerun.engine.self_drafter import known_sets
 from forerun.engine.shared_model import device_of, require_devices
 from forerun.engine.threads_and_cores import CorePlacement
@@ -297,6 +299,48 @@ def load_one(drafter: DrafterConfig, loading: Loading) -> Drafter:
 def load_draft(config: DraftConfig, loading: DrafterLoader) -> Drafter:
     """A draft model, or a draft head that is named as one."""
     return loading.load_model_or_head(config)
+
+
+def load_head(
+    stored: StoredHead,
+    drafter: DraftHead,
+    policy: TreePolicy,
+    target: Runner,
+    checkpoint: Checkpoint,
+    *,
+    capacity: int,
+    max_length: int,
+    cache_bytes: int,
+) -> Drafter:
+    """The drafter of a head, see `load` of its kind's network.
+
+    Args:
+        checkpoint: the target's files.
+        capacity: tokens of text and tree for which the head's cache needs room.
+        max_length: tokens of a text.
+        cache_bytes: limit on its saved texts.
+
+    Raises:
+        CheckpointError, VocabularyError: the head was not made for this target.
+    """
+    device = checkpoint.device
+    given = HeadLoading(
+        config=drafter,
+        policy=policy,
+        target=target,
+        source=checkpoint.source,
+        backend=checkpoint.choose_backend("fast").backend,
+        dtype=checkpoint.dtype,
+        device=device,
+        pace=checkpoint.placement.draft,
+        capacity=capacity,
+        max_length=max_length,
+        cache_bytes=cache_bytes,
+        output_weight=lambda dtype: output_weight(checkpoint.source, dtype=dtype, device=device),
+    )
+    network = import_module(f"forerun.drafting.heads.{stored.kind.network}")
+    built: Drafter = network.load(stored, given)
+    return built
 
 
 def start_parallel(config: Parallel, loading: DrafterLoader) -> Drafter:

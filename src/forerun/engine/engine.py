@@ -16,8 +16,8 @@ from forerun.decoding.decoder import Decoder, Request, Rounds, play
 from forerun.decoding.drafters import Drafters
 from forerun.decoding.verifier import Verifier
 from forerun.drafting.policies import Policies
-from forerun.engine.acceptance import AcceptanceWatch
-from forerun.engine.device import settle_device
+from forerun.engine.acceptance_watch import AcceptanceWatch
+from forerun.engine.auto_device import settle_device
 from forerun.engine.exclusive import ExclusiveUse
 from forerun.engine.model_loading import Progress
 from forerun.engine.opening import forget_text, naming_what_does_not_fit, open_engine
@@ -25,9 +25,9 @@ from forerun.engine.stream import GenerationStream
 from forerun.engine.threads_and_cores import CorePlacement
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
-from forerun.text.assembly import TextAssembly
 from forerun.text.chat_template import NO_VARIABLES
-from forerun.text.grammar import GrammarCompiler
+from forerun.text.detokenizer import TextAssembly
+from forerun.text.grammar_compiler import GrammarCompiler
 from forerun.text.output.thoughts import ThoughtMarks
 from forerun.text.prompt import Prompt, encode, encode_prediction
 

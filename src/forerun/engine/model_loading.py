@@ -19,7 +19,7 @@ from forerun.core.errors import CheckpointError, ConfigError
 from forerun.core.mechanisms import mechanisms_of
 from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.core.pace import Pace, Placement, read_device
-from forerun.core.places import cache_folder
+from forerun.core.paths import cache_folder
 from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.drafting.heads.stored import require_model
 from forerun.model.quantise import weight_bytes

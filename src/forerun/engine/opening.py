@@ -23,7 +23,7 @@ from forerun.core.model_spec import ModelSpec
 from forerun.core.steps import PLAIN
 from forerun.core.threads import inference
 from forerun.decoding.decoder import Decoder, Request, play
-from forerun.decoding.device import device_decoders
+from forerun.decoding.device_loop import device_decoders
 from forerun.decoding.drafters import Drafters
 from forerun.decoding.host_loop import HostDecoder
 from forerun.drafting.drafter import PLAIN_PLAN

@@ -11,12 +11,12 @@ from forerun.core.sublayers import NOTHING
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter, rows_behind_text
 from forerun.drafting.layer_skip.set_files import NamedSet, first_set, read_found_sets, read_sets, sets_beside
-from forerun.drafting.layer_skip.swift import paper_skip_ratio
+from forerun.drafting.layer_skip.swift_strategy import paper_skip_ratio
 from forerun.drafting.policies import Loading, Policies
 from forerun.engine.model_loading import Checkpoint, LazyTarget
 from forerun.model.quantise import weight_bytes
 from forerun.model.runner import Runner
-from forerun.model.shared_cache import SharedCacheRunner
+from forerun.model.self_drafting import SharedCacheRunner
 
 
 class LoadingSelf(Loading, Protocol):

@@ -21,7 +21,7 @@ from forerun.core.errors import require
 from forerun.core.mechanisms import mechanisms_of
 from forerun.core.model_spec import ModelSpec, RopeSpec
 from forerun.engine.model_loading import Checkpoint
-from forerun.model.measure import measure_pace
+from forerun.model.pass_times import measure_pace
 from forerun.model.runner import Runner
 from forerun.model.vocabulary_map import VocabularyMap
 from forerun_lab.distill.writer import WrittenText

@@ -26,7 +26,7 @@ from forerun.engine.engine import Engine
 from forerun.engine.model_loading import Checkpoint
 from forerun.engine.shared_model import load_shared
 from forerun.engine.threads_and_cores import allowed_threads
-from forerun.model.measure import measure_pace
+from forerun.model.pass_times import measure_pace
 from forerun.model.runner import Runner
 from forerun.sharding.followers import SharedRole
 from forerun.speculation.referee.budget import DraftCosts, RowBudget
