@@ -21,8 +21,8 @@ from forerun import (
     SamplingParams,
     TokenRecycling,
 )
+from forerun.text.detokenizer import num_unfinished_bytes
 from forerun.text.output.thoughts import ThoughtMarks
-from forerun.text.tokenizer import num_unfinished_bytes
 
 DRAFT = DraftModel(model="builtin-draft")
 LOCAL = (DRAFT, PromptLookup(), TokenRecycling(), LayerSkip(), Automatic())

@@ -119,7 +119,7 @@ class TokenOrigins:
     """
 
     def __init__(self, tokenizer: "Tokenizer") -> None:
-        from forerun.text.tokenizer import IncrementalDecoder
+        from forerun.text.detokenizer import IncrementalDecoder
 
         self._decoder = IncrementalDecoder(tokenizer)
         self._was_drafted: deque[bool] = deque()

@@ -4,11 +4,11 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
-from forerun.core.config import EngineConfig, SamplingParams
+from forerun.core.config import UNTIL_FULL, EngineConfig, SamplingParams
 from forerun.core.drafter_config import BUILTIN_TARGET, automatic_drafter
-from forerun.core.errors import ConfigError, require
+from forerun.core.errors import ConfigError, ContextOverflowError, require
 from forerun.core.grammar import Grammar
 from forerun.core.steps import PLAIN, Generation
 from forerun.core.threads import inference, on_threads
@@ -16,8 +16,8 @@ from forerun.decoding.decoder import Decoder, Request, Rounds, play
 from forerun.decoding.drafters import Drafters
 from forerun.decoding.verifier import Verifier
 from forerun.drafting.policies import Policies
-from forerun.engine.acceptance import AcceptanceWatch
-from forerun.engine.device import settle_device
+from forerun.engine.acceptance_watch import AcceptanceWatch
+from forerun.engine.auto_device import settle_device
 from forerun.engine.exclusive import ExclusiveUse
 from forerun.engine.model_loading import Progress
 from forerun.engine.opening import forget_text, naming_what_does_not_fit, open_engine
@@ -25,13 +25,15 @@ from forerun.engine.stream import GenerationStream
 from forerun.engine.threads_and_cores import CorePlacement
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
-from forerun.text.assembly import TextAssembly
 from forerun.text.chat_template import NO_VARIABLES
 from forerun.text.constraint import BothConstraints, Constraint
-from forerun.text.grammar import GrammarCompiler
+from forerun.text.detokenizer import TextAssembly
+from forerun.text.grammar_compiler import GrammarCompiler
 from forerun.text.output.thoughts import ThoughtMarks
-from forerun.text.prompt import Prompt, encode, encode_prediction, require_config, require_params, room_for
+from forerun.text.prompt import Prompt, encode, encode_prediction
 from forerun.text.thought_limit import ThoughtLimit
+
+DEFAULT_NEW_TOKENS: Final = 256
 
 
 class Engine:
@@ -158,7 +160,9 @@ class Engine:
         decoders = self._decoders_of(drafter)
         cores = self._cores_of(drafter)
         prompt_ids = self.encode(prompt, chat_template_kwargs=chat_template_kwargs)
-        max_new_tokens = room_for(params, len(prompt_ids), self.max_length, most_positions=self.spec.max_positions)
+        max_new_tokens = room_for(
+            params.max_new_tokens, len(prompt_ids), self.max_length, most_positions=self.spec.max_positions
+        )
         seed = secrets.randbits(63) if params.seed is None else params.seed
         predicted = self._predicted(prediction, drafter)
         constraint = self._constraint(params, thoughts, max_new_tokens)
@@ -323,6 +327,51 @@ class Engine:
             if num_tokens := self._running.num_tokens:
                 self._target.cut(min(num_tokens - 1, len(self._target.cached_ids)))
             self._running = None
+
+
+def require_config(config: EngineConfig) -> None:
+    """Raise ConfigError if this is not an EngineConfig, but a model's name, for example."""
+    require(
+        isinstance(config, EngineConfig),
+        f"{config!r} is not an EngineConfig: write forerun.load({config!r}) or Engine(EngineConfig(target={config!r}))",
+    )
+
+
+def require_params(params: SamplingParams, *, vocab_size: int, model: str) -> None:
+    """Raise ConfigError if these are not SamplingParams, or if logit_bias names a token that the model lacks."""
+    if not isinstance(params, SamplingParams):
+        raise ConfigError(
+            f"params {params!r} must be SamplingParams: write SamplingParams(temperature=1.0), for example"
+        )
+    unknown = next((token for token in params.logit_bias if not 0 <= token < vocab_size), None)
+    if unknown is not None:
+        raise ConfigError(f"logit_bias names token id {unknown}; {model} has ids 0 to {vocab_size - 1}")
+
+
+def room_for(asked_for: int | None, num_prompt: int, max_length: int, *, most_positions: int) -> int:
+    """The limit on new tokens after a prompt.
+
+    Args:
+        asked_for: `SamplingParams.max_new_tokens`.
+        max_length: tokens of prompt and answer together.
+        most_positions: the model's own limit on them.
+
+    Raises:
+        ContextOverflowError: prompt and answer do not fit.
+    """
+    room = max_length - num_prompt
+    wanted = min(DEFAULT_NEW_TOKENS, room) if asked_for is None else room if asked_for == UNTIL_FULL else asked_for
+    if room < 1 or wanted > room:
+        asked = "" if asked_for in (None, UNTIL_FULL) else f" and max_new_tokens {asked_for}"
+        advice = f"ask for at most {room} new tokens" if room >= 1 else "shorten the prompt"
+        if max_length < most_positions:
+            advice += f", or raise max_length (the model itself has {most_positions} positions)"
+        else:
+            advice += "; the model has no more positions than that"
+        raise ContextOverflowError(
+            f"a prompt of {num_prompt} tokens{asked} exceeds the context of {max_length}: {advice}"
+        )
+    return wanted
 
 
 def play_on(cores: CorePlacement, decoders: Sequence[Decoder], request: Request, num_tokens: int) -> Rounds:

@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.text.constraint import only_token
+from forerun.text.detokenizer import num_unfinished_bytes
 from forerun.text.output.text_source import SPACE
 from forerun.text.output.thoughts import ThoughtMarks
-from forerun.text.tokenizer import Tokenizer, num_unfinished_bytes
+from forerun.text.tokenizer import Tokenizer
 
 HARMONY: Final = ("<|channel|>analysis<|message|>", "<|end|>")  # around gpt-oss's thoughts
 MOST_LATE: Final = 3  # tokens by which a thought may exceed its limit, to complete a character

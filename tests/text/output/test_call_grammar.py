@@ -10,8 +10,8 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from forerun.core.grammar import Grammar
 from forerun.text.chat_template import ChatTemplate
-from forerun.text.grammar import GrammarCompiler
-from forerun.text.grammar_constraint import GrammarConstraint
+from forerun.text.grammar_compiler import GrammarCompiler
+from forerun.text.grammar_masks import GrammarConstraint
 from forerun.text.output.call_grammar import HARMONY_THOUGHT, call_grammar
 from forerun.text.output.events import CallArguments, CallEnded, CallStarted, Content, OutputEvent
 from forerun.text.output.parser import OutputParser

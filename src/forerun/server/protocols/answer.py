@@ -9,8 +9,8 @@ from typing import Any, Protocol, TypeAlias
 from uuid import uuid4
 
 from forerun.core.steps import DecodeStep, FinishReason, Generation, PrefillStep, StepStats
-from forerun.server.protocols.details import RoundDetails
 from forerun.server.protocols.errors import ApiError
+from forerun.server.protocols.forerun_key import RoundDetails
 from forerun.server.protocols.generation_request import GenerationRequest
 from forerun.server.protocols.logprobs import TokenEntry, TokenLogprobs
 from forerun.server.protocols.sse import Body

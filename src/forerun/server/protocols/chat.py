@@ -15,7 +15,7 @@ from forerun.server.protocols.generation_request import GenerationRequest
 from forerun.server.protocols.logprobs import chat_logprobs
 from forerun.server.protocols.openai_writer import OpenaiWriter, finish_of, reported, usage_so_far
 from forerun.server.protocols.protocol import ApiProtocol
-from forerun.server.protocols.shapes import ShapedFields
+from forerun.server.protocols.response_format import ShapedFields
 from forerun.server.protocols.sse import Body
 from forerun.server.protocols.tools import function_tools, tool_use
 from forerun.server.protocols.unsupported import refuse_unsupported

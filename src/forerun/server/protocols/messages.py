@@ -7,8 +7,8 @@ from pydantic import BaseModel, Field, WithJsonSchema
 
 from forerun.core.steps import FinishReason
 from forerun.server.protocols.answer import Answer, AnswerChoice, Call, ParsedRound, Part
+from forerun.server.protocols.anthropic_history import messages_of, system_text
 from forerun.server.protocols.described import HAS_FORMAT, MESSAGES_CHOICE, MESSAGES_TOOL, items
-from forerun.server.protocols.earlier_blocks import messages_of, system_text
 from forerun.server.protocols.errors import ApiError, PromptTooLongError, invalid
 from forerun.server.protocols.fields import (
     Fields,
@@ -26,7 +26,7 @@ from forerun.server.protocols.fields import (
 )
 from forerun.server.protocols.generation_request import Chat, GenerationRequest, ToolUse
 from forerun.server.protocols.protocol import ApiProtocol
-from forerun.server.protocols.shapes import format_grammar
+from forerun.server.protocols.response_format import format_grammar
 from forerun.server.protocols.sse import Body, named_event
 from forerun.server.protocols.tools import function_tool, is_name, no_name, tool_use
 from forerun.text.output.events import CallArguments, CallEnded, CallStarted, Content, OutputEvent, Reasoning

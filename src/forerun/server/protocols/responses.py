@@ -9,7 +9,6 @@ from pydantic import WithJsonSchema
 
 from forerun.server.protocols.answer import Answer, AnswerChoice, Call, ParsedRound, Part, Passage, id_maker
 from forerun.server.protocols.described import HAS_FORMAT, ITEM, RESPONSES_TOOL, TOOL_CHOICE, items
-from forerun.server.protocols.earlier_items import ItemReader, OwnTool, offered_tools
 from forerun.server.protocols.errors import ApiError, invalid
 from forerun.server.protocols.fields import (
     Fields,
@@ -25,7 +24,8 @@ from forerun.server.protocols.fields import (
 )
 from forerun.server.protocols.generation_request import Chat, GenerationRequest
 from forerun.server.protocols.protocol import ApiProtocol
-from forerun.server.protocols.shapes import format_grammar
+from forerun.server.protocols.response_format import format_grammar
+from forerun.server.protocols.responses_history import ItemReader, OwnTool, offered_tools
 from forerun.server.protocols.sse import Body, named_event
 from forerun.server.protocols.tools import tool_use
 from forerun.server.protocols.unsupported import UNSUPPORTED, is_part, require_readable

@@ -21,7 +21,7 @@ from forerun.server.protocols.unsupported import ignored_header
 from forerun.server.request_state import state_of
 from forerun.server.routes.engine_calls import engine_calls
 from forerun.server.work.engine_call import EngineCall, Prompt
-from forerun.server.work.job import EarlyEnd, Event, Job, Mark, Reading
+from forerun.server.work.job import EarlyEnd, Event, Job, Mark, ReadProgress
 from forerun.server.work.service import Service
 
 GONE: Final = 499  # nginx's status for a client that has disconnected; nobody reads it
@@ -190,7 +190,7 @@ class Answering:
         """An event in the protocol's form; may be empty."""
         index = event.index
         match event.body:
-            case Reading(step, seconds):
+            case ReadProgress(step, seconds):
                 return self._writer.wait(prompt_progress(step, seconds))
             case DecodeStep() as step:
                 return self._writer.add(index, self._answer.choices[index].parse(step))

@@ -8,8 +8,8 @@ from forerun.core.errors import ConfigError
 from forerun.core.grammar import Grammar
 from forerun.server.protocols.errors import invalid
 from forerun.server.protocols.generation_request import Chat
+from forerun.server.work.answer_grammar import answer_grammar
 from forerun.server.work.engine_call import Prompt
-from forerun.server.work.forms import answer_grammar
 from forerun.text.chat_template import ChatTemplate
 from forerun.text.conversation import Message
 from forerun.text.output.messages import prepared

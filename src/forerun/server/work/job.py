@@ -30,7 +30,7 @@ class Mark(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadProgress:
     """How much of a prompt is read, and the seconds that this took."""
 
     step: PrefillStep
@@ -47,7 +47,7 @@ class Event:
     """
 
     index: int
-    body: Reading | DecodeStep | Generation | ApiError | Mark
+    body: ReadProgress | DecodeStep | Generation | ApiError | Mark
 
 
 # One screen frame. Waking the loop in every round of 4 ms cost SmolLM2 5 % of its speed on two cores.

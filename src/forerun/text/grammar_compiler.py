@@ -10,7 +10,7 @@ import numpy as np
 from forerun.core.errors import ConfigError, require
 from forerun.core.grammar import Grammar, lark_pattern
 from forerun.core.json_file import short
-from forerun.text.grammar_constraint import GrammarConstraint
+from forerun.text.grammar_masks import GrammarConstraint
 from forerun.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
