@@ -180,12 +180,14 @@ class Checkpoint:
         cache_bytes: int = 0,
         pace: Pace | None = None,
         on_progress: Progress | None = None,
+        num_rows: int = 0,
         unused: SkipSet = NOTHING,
     ) -> Runner:
         """Read the weights and build a runner, without `unused` sublayers.
 
         Args:
             capacity: tokens that its cache has room for.
+            num_rows: how many of them are rows behind a text.
             cache_bytes: limit on its saved texts.
         """
         backend = self.choose_backend(exactness).backend
@@ -196,6 +198,7 @@ class Checkpoint:
             self.weights(on_progress),
             backend=backend,
             capacity=capacity,
+            num_rows=num_rows,
             dtype=self.dtype,
             device=self.device,
             pace=pace,
