@@ -168,11 +168,13 @@ class DrafterLoader:
         return draft if gains and fault is None else None
 
     def _load_serial(self, drafter: DraftModel, draft: Checkpoint) -> Drafter:
+        num_rows = rows_behind(drafter.verify_width) + serial_rows(drafter)
         # Rounding in the draft changes no token, so it always uses the fast kernels and 8-bit inputs.
         runner = draft.load(
             replace(self.config, **ALONE, inputs="int8", cache_bytes=self._cache_bytes_of(draft.spec)),
             exactness="fast",
-            capacity=self._max_length + rows_behind(drafter.verify_width) + serial_rows(drafter),
+            capacity=self._max_length + num_rows,
+            num_rows=num_rows,
             pace=read_device(self.config.device).draft,
             on_progress=self.on_progress,
         )

@@ -158,9 +158,11 @@ class Checkpoint:
         capacity: int,
         pace: Pace | None,
         on_progress: Progress | None,
+        num_rows: int = 0,
         unused: SkipSet = NOTHING,
     ) -> Runner:
-        """Read the weights and build a runner with room for `capacity` tokens, without `unused` sublayers."""
+        """Read the weights and build a runner with room for `capacity` tokens, `num_rows` of them of a tree, without
+        `unused` sublayers."""
         backend = self.choose_backend(config, exactness).backend
         if self.has_codes and not config.pack_in_memory:
             backend = backend.keeping(self._kept(is_whole=not unused))
@@ -169,6 +171,7 @@ class Checkpoint:
             self.weights(config, on_progress),
             backend=backend,
             capacity=capacity,
+            num_rows=num_rows,
             dtype=self.dtype,
             device=read_device(config.device).torch_device,
             pace=pace,

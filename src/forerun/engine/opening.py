@@ -112,7 +112,7 @@ def open_engine(
     learnt = open_learnt(config, checkpoint, choice, cores)
 
     def load(num_rows: int) -> Runner:
-        return load_target(checkpoint, config, choice, cores, max_length + num_rows, on_progress)
+        return load_target(checkpoint, config, choice, cores, max_length, num_rows, on_progress)
 
     loader = DrafterLoader(config, policies, checkpoint.spec, tokenizer, max_length, cores, learnt, choice.backend)
     drafters, target = loader.load(config.drafter, load, on_progress)
@@ -155,7 +155,8 @@ def load_target(
     config: EngineConfig,
     choice: BackendChoice,
     cores: CorePlacement,
-    capacity: int,
+    max_length: int,
+    num_rows: int,
     on_progress: Progress | None,
 ) -> Runner:
     """Load the target, or this process's part of it."""
@@ -167,13 +168,20 @@ def load_target(
             choice,
             role="target",
             exactness=config.exactness,
-            capacity=capacity,
+            capacity=max_length + num_rows,
             pace=pace,
             num_threads=cores.num_threads,
             cores=cores.target,
             on_progress=on_progress,
         )
-    return checkpoint.load(config, exactness=config.exactness, capacity=capacity, pace=pace, on_progress=on_progress)
+    return checkpoint.load(
+        config,
+        exactness=config.exactness,
+        capacity=max_length + num_rows,
+        num_rows=num_rows,
+        pace=pace,
+        on_progress=on_progress,
+    )
 
 
 def tokenizer_of(source: CheckpointSource, config: EngineConfig) -> Tokenizer:

@@ -8,6 +8,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from forerun.core.mixers import PASS_ROWS
 from forerun.core.model_spec import ModelSpec
 from forerun.core.pace import Pace
 from forerun.core.shared_length import shared_length
@@ -20,7 +21,7 @@ from forerun.model.tree_cache import TreeCache
 from forerun.model.warm_texts import WarmTexts
 from forerun.model.weights import WeightSource
 
-PREFILL_ROWS = 256  # rows of one prefill pass: wide enough for the matrix code, small enough for its buffers
+PREFILL_ROWS = PASS_ROWS  # of one prefill pass: wide enough for the matrix code, small enough for its buffers
 TOKENS_BETWEEN_SAVED = 1024  # of a text with states, which is continued where it was saved: at most so many are reread
 SPIN_S = 0.2e-3  # a sleep of a few ms usually ends 0.1 to 0.2 ms late
 MakeExecutor: TypeAlias = Callable[[TreeCache], Executor]
@@ -35,6 +36,8 @@ class Runner:
 
     Args:
         weights: None if `make_executor` is given.
+        capacity: slots of the cache, for a text and the rows behind it.
+        num_rows: the most rows behind it; see `TreeCache`.
         pace: if given, every pass takes at least the pace's time for its rows.
         unused: sublayers whose weights are not loaded and that no pass runs, for a layer-skipped copy of a model.
         cache_bytes: limit on the bytes of saved texts.
@@ -50,6 +53,7 @@ class Runner:
         *,
         backend: ModelBackend,
         capacity: int,
+        num_rows: int = 0,
         dtype: torch.dtype,
         device: str,
         pace: Pace | None = None,
@@ -64,7 +68,15 @@ class Runner:
         self.backend = backend
         self._pace = pace
         self._unused = unused
-        self.cache = TreeCache(spec, capacity, dtype=dtype, device=device, move_slots=backend.move_slots, tell=tell)
+        self.cache = TreeCache(
+            spec,
+            capacity,
+            dtype=dtype,
+            device=device,
+            num_rows=num_rows,
+            move_slots=backend.move_slots,
+            tell=tell,
+        )
         self.cached_ids: list[int] = []
         self.owner = ""  # of the text
         self._on_close = on_close
