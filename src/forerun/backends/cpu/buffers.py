@@ -9,7 +9,7 @@ from forerun.core.model_spec import ModelSpec
 class BufferWidths:
     """Floats per row of every buffer by its name; `widths` are in the order of the library's numbers.
 
-    A layer with other heads, another MLP or a mixer has its own buffers, so that the rows of each buffer are contiguous.
+    A layer with other heads, another MLP or a mixer has its own buffers, so that rows of a buffer are contiguous.
     """
 
     def __init__(self, spec: ModelSpec, num_logits: int) -> None:
