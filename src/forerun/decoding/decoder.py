@@ -8,7 +8,7 @@ from typing import Protocol, TypeAlias
 from forerun.core.config import SamplingParams
 from forerun.core.steps import PrefillStep, StepStats, TokenLogprob
 from forerun.sampling.noise import KeyedNoise
-from forerun.text.grammar_masks import Constraint
+from forerun.text.constraint import Constraint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

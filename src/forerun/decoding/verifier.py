@@ -15,7 +15,7 @@ from forerun.sampling.noise import MASK_64, KeyedNoise
 from forerun.sampling.sample import Choices, LogitShaper, TopK, widened
 from forerun.speculation.tree import TokenTree, ancestry_matrix
 from forerun.speculation.walk import Acceptance
-from forerun.text.grammar_masks import Constraint
+from forerun.text.constraint import Constraint
 
 
 class Companions(Protocol):

@@ -10,7 +10,7 @@ from forerun.drafting.drafter import DraftReport
 from forerun.drafting.prompt_lookup import Continuation, LookupChain
 from forerun.speculation.referee.budget import ProposedTree
 from forerun.speculation.tree import TokenTree
-from forerun.text.grammar_masks import Constraint
+from forerun.text.constraint import Constraint
 
 MOST_PLACES: Final = 64  # matches examined on either side, to bound the time on predictions that repeat themselves
 FORCED: Final = -1e-3  # log-probability of a forced token: a model rarely writes the same text in other tokens

@@ -26,10 +26,12 @@ from forerun.engine.threads_and_cores import CorePlacement
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
 from forerun.text.chat_template import NO_VARIABLES
+from forerun.text.constraint import BothConstraints, Constraint
 from forerun.text.detokenizer import TextAssembly
 from forerun.text.grammar_compiler import GrammarCompiler
 from forerun.text.output.thoughts import ThoughtMarks
 from forerun.text.prompt import Prompt, encode, encode_prediction
+from forerun.text.thought_limit import ThoughtLimit
 
 DEFAULT_NEW_TOKENS: Final = 256
 
@@ -146,7 +148,8 @@ class Engine:
             owner: the user of the text. Different owners never share cached keys and values, so none can infer from
                 response times how another's texts begin.
             shown_tokens: special tokens that the text shows, such as the marks of a call.
-            thoughts: the marks of the model's thoughts, in which no stop text counts; None: they count everywhere.
+            thoughts: the marks of the model's thoughts, in which no stop text counts, and to which
+                `params.max_thought_tokens` applies; None: stop texts count everywhere.
 
         Raises:
             ContextOverflowError: prompt and answer do not fit into max_length.
@@ -162,7 +165,8 @@ class Engine:
         )
         seed = secrets.randbits(63) if params.seed is None else params.seed
         predicted = self._predicted(prediction, drafter)
-        request = self._request(prompt_ids, params, seed=seed, prediction=predicted, owner=owner)
+        constraint = self._constraint(params, thoughts, max_new_tokens)
+        request = self._request(prompt_ids, params, seed=seed, prediction=predicted, owner=owner, constraint=constraint)
         assembly = TextAssembly(self.tokenizer, params, self._eos_ids, max_new_tokens, shown_tokens, thoughts)
         stream = GenerationStream(
             play_on(cores, decoders, request, max_new_tokens),
@@ -263,7 +267,14 @@ class Engine:
         return KeyedNoise(seed, self.spec.vocab_size, device=self._target.device)
 
     def _request(
-        self, prompt_ids: Sequence[int], params: SamplingParams, *, seed: int, prediction: Sequence[int], owner: str
+        self,
+        prompt_ids: Sequence[int],
+        params: SamplingParams,
+        *,
+        seed: int,
+        prediction: Sequence[int],
+        owner: str,
+        constraint: Constraint | None,
     ) -> Request:
         return Request(
             prompt_ids=prompt_ids,
@@ -272,8 +283,19 @@ class Engine:
             near_tie=self.near_tie(params),
             prediction=prediction,
             owner=owner,
-            constraint=None if params.grammar is None else self._grammars.compile(params.grammar),
+            constraint=constraint,
         )
+
+    def _constraint(
+        self, params: SamplingParams, thoughts: ThoughtMarks | None, max_new_tokens: int
+    ) -> Constraint | None:
+        """What limits the tokens of an answer: its grammar, and the limit on thoughts if the answer can reach it."""
+        grammar = None if params.grammar is None else self._grammars.compile(params.grammar)
+        most = params.max_thought_tokens
+        if thoughts is None or most is None or most >= max_new_tokens:
+            return grammar
+        limit = ThoughtLimit(self.tokenizer, thoughts, most, self.spec.vocab_size)
+        return limit if grammar is None else BothConstraints(grammar, limit)
 
     def _decoders_of(self, drafter: str | None) -> Sequence[Decoder]:
         if drafter is None:

@@ -85,7 +85,7 @@ class LogitShaper:
             logits_TV: raw logits, any float type.
             paths: for each row the drafted tokens after the committed text, the row's own included; used only if
                 `needs_paths`.
-            masks: int32 [T, W], the tokens that a grammar allows, as bits; see `text.grammar_masks`. None: all.
+            masks: int32 [T, W], the tokens that a grammar allows, as bits; see `text.constraint`. None: all.
         """
         scores_TV = logits_TV if logits_TV.dtype == torch.float32 else widened(logits_TV)
         if self.is_plain and masks is None:

@@ -31,7 +31,7 @@ class State(NamedTuple):
     matcher: "LLMatcher | None" = None
 
 
-class Constraint:
+class GrammarConstraint:
     """A grammar along one text. The allowed tokens depend only on the text, so they are the same with every drafter.
 
     Args:

@@ -13,8 +13,8 @@ from forerun.decoding.verifier import Verifier
 from forerun.drafting.drafter import Drafter
 from forerun.model.runner import Runner
 from forerun.sampling.noise import KeyedNoise
+from forerun.text.constraint import Constraint
 from forerun.text.grammar_compiler import GrammarCompiler
-from forerun.text.grammar_masks import Constraint
 from forerun.text.tokenizer import Tokenizer
 from tests.tiny import drafters_of
 

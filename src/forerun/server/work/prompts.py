@@ -45,7 +45,7 @@ class PromptReader:
         self._turns: dict[str, asyncio.Lock] = {}
         limits = Limits(max_s=config.max_template_s, max_bytes=config.max_template_bytes)
         template = engine.tokenizer.chat_template
-        self._chats = None if template is None else ChatReader(engine, template, limits)
+        self._chats = None if template is None else ChatReader(engine, template, limits, config.max_thought_tokens)
         self._middles = middle_reader(engine.tokenizer)
         self._engine = engine
         self._grammars = GrammarCheck()
