@@ -184,16 +184,16 @@ class Engine:
             self._running = stream
         return stream
 
-    def save_prompts(self, goes_on: Callable[[], bool] = lambda: True) -> None:
+    def save_prompts(self, goes_on: Callable[[], bool] | None = None) -> None:
         """Save the last text on disk, if `saved_prompt_bytes` is set: prompt and answer, as far as they are not saved.
 
         Args:
-            goes_on: asked before every file of some MB; False: the rest is left for another call.
+            goes_on: asked before every file of some MB; if it is not true, the rest is left for another call.
         """
         with self._exclusive, inference():
             self._end_running()
             for _ in self._target.save_text():
-                if not goes_on():
+                if goes_on is not None and not goes_on():
                     break
 
     def forget(self) -> None:
