@@ -8,6 +8,7 @@ from forerun.core.field_types import read_fields, setting
 
 MAX_PORT: Final = 65535
 MIN_KEY_CHARACTERS: Final = 16
+PROMPT_BYTES: Final = 4 * 10**9  # 140,000 tokens of a Qwen2.5 of 1.5B parameters, 30,000 of an 8B model
 COUNTS: Final = (
     "max_connections",
     "max_connections_per_client",
@@ -40,6 +41,7 @@ class ServerConfig:
         allowed_origins: other sites, such as https://chat.example, whose pages may call the server.
         max_thought_tokens: most tokens of a model's thoughts in an answer, for requests that set no limit; None: no
             limit.
+        saved_prompt_bytes: see `EngineConfig`, for each model.
         is_demo: add a route that kills the drafter's process.
         max_loaded: how many of several models may be loaded at once; None: as many as fit.
         max_body_bytes, max_header_bytes: size of a request.
@@ -81,6 +83,11 @@ class ServerConfig:
         None,
         "--reasoning-budget",
         help="Tokens of thoughts in an answer at most, where a request sets no limit; 0: none; -1: no limit.",
+    )
+    saved_prompt_bytes: int = setting(
+        PROMPT_BYTES,
+        "--saved-prompt-bytes",
+        help="Disk space for long prompts that are not read again after a restart, such as 2GiB; 0: none.",
     )
     is_demo: bool = setting(
         False, "--demo", help="Add a route that kills the drafter's process, to show that no text changes."
