@@ -12,7 +12,7 @@ namespace forerun {
 
 constexpr int PANEL = 16;  // adjacent outputs in a packed weight: one vector of partial sums
 
-// ggml's block formats, in the order of BLOCKS in model/block_types.py: name, and the fields of BlockLayout (blocks.h).
+// ggml's block formats, in the order of BLOCKS in model/gguf_block_types.py: name, and the fields of BlockLayout (blocks.h).
 // In three parts, since the tiles of each part are a file of their own for the compiler.
 #define FORERUN_FIRST_FORMATS(DO)                                                \
     DO(q4_0, 64, 32, 4, 8, false, Scales::plain, CodeTable::none, 32, 18)        \
