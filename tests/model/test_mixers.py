@@ -17,8 +17,10 @@ from torch import Tensor
 from forerun.backends.backend import Backend
 from forerun.backends.torch.backend import FUSED, REFERENCE
 from forerun.checkpoints.huggingface.names import tensor_plan
+from forerun.core.config import SamplingParams
 from forerun.core.mixers import PLACE_LAG, PLACE_STRIDE, GatedDeltaNet
 from forerun.core.model_spec import ModelSpec, snapshot_bytes, state_bytes
+from forerun.decoding.verifier import Verifier
 from forerun.drafting.layer_skip.probe_rows import ProbeLayout, ProbeRows
 from forerun.drafting.layer_skip.search import SkipSearch
 from forerun.model.executor import ForwardInput
@@ -26,7 +28,7 @@ from forerun.model.mixer_rows import MixerRows
 from forerun.model.runner import Runner, stops_of
 from forerun.model.self_drafting import SharedCacheRunner
 from forerun.model.warm_texts import WarmTexts
-from forerun.speculation.tree import ancestry_matrix
+from forerun.speculation.tree import TokenTree, ancestry_matrix
 from tests.dense_reference import dense_logits
 from tests.marks import rest_slow
 from tests.model.kernel_sets import EXACT_SETS
@@ -240,6 +242,17 @@ def test_probes_of_text_whose_states_are_dropped_are_left_out() -> None:
         strategy = Mock(window=Mock(return_value=range(start, start + 4)), propose=Mock(return_value=[frozenset()]))
         search = SkipSearch(strategy, SharedCacheRunner(runner))
         assert (search._gather(draft, 4) is not None) == is_there
+
+
+def test_a_tree_is_cut_where_a_rows_place_would_not_lie_in_the_text() -> None:
+    chain = TokenTree(0)
+    for node in range(PLACE_LAG + 5):
+        chain.add(node, 1, 0.0)
+    runners = [runner_of(family, 0, torch.float32) for family in ("qwen3_5_text", "lfm2")]
+    net = runners[0].spec.mixer
+    assert isinstance(net, GatedDeltaNet)
+    for runner, num_nodes in zip(runners, (net.lag + 1, len(chain)), strict=True):
+        assert list(Verifier(runner, SamplingParams(), [1], None).allowed(chain)) == list(range(num_nodes))
 
 
 def test_a_place_lags_behind_every_tree_and_is_a_multiple_of_the_stride() -> None:
