@@ -38,7 +38,7 @@ STRETCH: Final = 2.0
 MACHINE: Final = "8xH800"
 SMALL: Final = "smollm2"  # taken if it is on this machine already
 ALL: Final = "all"
-QUICK_PROMPTS: Final = 8  # in all, but at least one from each data set
+QUICK_PROMPTS: Final = 6  # in all, but at least one from each data set
 QUICK_TOKENS: Final = 48
 
 
