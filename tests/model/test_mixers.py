@@ -1,6 +1,7 @@
 """Layers with a state or a convolution: the recurrence's values, and a row's bits from its own path alone.
 
-The texts are longer than PLACE_LAG, so rows read states at several places.
+The texts are longer than the lag of places and than the rings, so rows read states at several places, and slots are
+written again.
 """
 
 import random
@@ -13,40 +14,53 @@ import pytest
 import torch
 from torch import Tensor
 
+from forerun.backends.backend import Backend
 from forerun.backends.torch.backend import FUSED, REFERENCE
 from forerun.checkpoints.huggingface.names import tensor_plan
 from forerun.core.mixers import PLACE_LAG, PLACE_STRIDE, GatedDeltaNet
-from forerun.core.model_spec import ModelSpec
+from forerun.core.model_spec import ModelSpec, snapshot_bytes, state_bytes
 from forerun.drafting.layer_skip.probe_rows import ProbeLayout, ProbeRows
 from forerun.drafting.layer_skip.search import SkipSearch
 from forerun.model.executor import ForwardInput
+from forerun.model.mixer_rows import MixerRows
 from forerun.model.runner import Runner
-from forerun.model.shared_cache import SharedCacheRunner
+from forerun.model.self_drafting import SharedCacheRunner
 from forerun.model.warm_texts import WarmTexts
 from forerun.speculation.tree import ancestry_matrix
 from tests.dense_reference import dense_logits
 from tests.marks import rest_slow
+from tests.model.kernel_sets import EXACT_SETS
 from tests.tiny import Weights, poison_freed_slots, random_weights, tiny_runner, tree_logits
 from tests.tiny_families import family_spec
 
 FAMILIES = ("qwen3_5_text", "lfm2")
-LENGTH = PLACE_LAG + 3 * PLACE_STRIDE
+STRIDE = 16
+LAG = 48  # deeper than the trees
+ROWS = 100  # of a pass or a tree
+LENGTH = 320
 CAPACITY = LENGTH + 64
 NET = GatedDeltaNet(num_key_heads=1, num_value_heads=1, key_dim=2, value_dim=2, kernel_size=2)
-DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+KERNELS = pytest.mark.parametrize("backend", EXACT_SETS)
+
+
+@pytest.fixture(autouse=True)
+def short_rings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forerun.core.mixers.PASS_ROWS", ROWS)
+    monkeypatch.setattr("forerun.core.mixers.INPUTS_REACH", 80)
+    monkeypatch.setattr("forerun.model.runner.PREFILL_ROWS", ROWS)
 
 
 @cache
 def model(family: str, seed: int, dtype: torch.dtype) -> tuple[ModelSpec, Weights]:
     spec = family_spec(random.Random(seed), family, vocab_size=31, max_positions=CAPACITY, num_layers=3)
     if isinstance(spec.mixer, GatedDeltaNet):
-        spec = replace(spec, delta_net=replace(spec.mixer, stride=PLACE_STRIDE, lag=PLACE_LAG))
+        spec = replace(spec, delta_net=replace(spec.mixer, stride=STRIDE, lag=LAG))
     return spec, random_weights(spec, torch.Generator().manual_seed(seed), dtype=dtype)
 
 
-def runner_of(family: str, seed: int, dtype: torch.dtype) -> Runner:
+def runner_of(family: str, seed: int, dtype: torch.dtype, backend: Backend = REFERENCE) -> Runner:
     spec, weights = model(family, seed, dtype)
-    runner = tiny_runner(spec, weights, backend=REFERENCE, capacity=CAPACITY)
+    runner = tiny_runner(spec, weights, backend=backend, capacity=CAPACITY)
     poison_freed_slots(runner)
     return runner
 
@@ -57,9 +71,9 @@ def text_of(seed: int, length: int = LENGTH) -> list[int]:
 
 
 @cache
-def alone(family: str, seed: int, dtype: torch.dtype) -> Tensor:
+def alone(family: str, seed: int, dtype: torch.dtype, backend: Backend = REFERENCE) -> Tensor:
     """The logits of the text, each from a pass of one row."""
-    runner = runner_of(family, seed, dtype)
+    runner = runner_of(family, seed, dtype, backend)
     return torch.cat([runner.extend([token], num_logit_rows=1) for token in text_of(seed)])
 
 
@@ -99,40 +113,54 @@ def in_trees(runner: Runner, text: list[int], rng: random.Random) -> Tensor:
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("seed", rest_slow(range(4), 1))
 @pytest.mark.parametrize("backend", [REFERENCE, FUSED], ids=["reference", "fused"])
-def test_a_long_texts_logits_are_those_of_the_recurrence(family: str, seed: int, backend: object) -> None:
+def test_a_long_texts_logits_are_those_of_the_recurrence(
+    family: str, seed: int, backend: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
     spec, weights = model(family, seed, torch.float64)
+    if isinstance(spec.mixer, GatedDeltaNet):
+        spec = replace(spec, delta_net=replace(spec.mixer, stride=PLACE_STRIDE, lag=PLACE_LAG))
     text = text_of(seed)
     runner = tiny_runner(spec, weights, backend=backend, capacity=CAPACITY)  # type: ignore[arg-type]
     found = in_parts(runner, text, random.Random(seed), 150)
     assert float((found - dense_logits(spec, weights, text)).abs().max()) < 1e-9
 
 
-@DTYPES
+@pytest.mark.parametrize(
+    ("backend", "dtype"),
+    [
+        pytest.param(*one.values, dtype, id=f"{one.id}-{str(dtype).rpartition('.')[2]}", marks=one.marks)
+        for one, dtype in ((EXACT_SETS[0], torch.float64), *((one, torch.float32) for one in EXACT_SETS))
+    ],
+)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("seed", rest_slow(range(4), 1))
 def test_a_rows_bits_are_the_same_alone_in_prompts_cut_anywhere_and_in_trees(
-    family: str, seed: int, dtype: torch.dtype
+    family: str, seed: int, dtype: torch.dtype, backend: Backend
 ) -> None:
-    expected = alone(family, seed, dtype)
+    expected = alone(family, seed, dtype, backend)
     rng = random.Random(seed)
     text = text_of(seed)
-    assert torch.equal(in_parts(runner_of(family, seed, dtype), text, rng, 300), expected)
-    assert torch.equal(in_parts(runner_of(family, seed, dtype), text, rng, 9), expected)
-    assert torch.equal(in_trees(runner_of(family, seed, dtype), text, rng), expected)
+    assert torch.equal(in_parts(runner_of(family, seed, dtype, backend), text, rng, ROWS), expected)
+    assert torch.equal(in_parts(runner_of(family, seed, dtype, backend), text, rng, 9), expected)
+    assert torch.equal(in_trees(runner_of(family, seed, dtype, backend), text, rng), expected)
 
 
+@KERNELS
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("seed", rest_slow(range(6), 2))
-def test_a_text_cut_anywhere_and_continued_has_the_bits_of_a_fresh_one(family: str, seed: int) -> None:
+def test_a_text_cut_anywhere_and_continued_has_the_bits_of_a_fresh_one(
+    family: str, seed: int, backend: Backend
+) -> None:
     rng = random.Random(seed)
-    runner = runner_of(family, 0, torch.float32)
-    expected = alone(family, 0, torch.float32)
+    runner = runner_of(family, 0, torch.float32, backend)
+    expected = alone(family, 0, torch.float32, backend)
     text = text_of(0)
     num_resumed = 0
     for _ in range(8):
         length = rng.randint(1, len(text) - 1)
         if rng.random() < 0.7:
-            length = max(1, len(runner.cached_ids) - rng.randint(1, 80))
+            length = max(1, len(runner.cached_ids) - rng.randint(1, STRIDE + 8))
         num_kept = runner.sync(text[:length])
         num_resumed += 0 < num_kept == length
         if rng.random() < 0.3:  # another text from here on
@@ -144,21 +172,25 @@ def test_a_text_cut_anywhere_and_continued_has_the_bits_of_a_fresh_one(family: s
 
 
 def poison_lost_rows(runner: Runner) -> None:
-    """NaN in the rows that have been given back, which are zeros otherwise if they fill a page."""
+    """NaN in the rows that no row may read any more, as if others had been written over them."""
     rows = runner.cache.mixer_rows
     assert rows is not None
-    assert rows._rows.whole_from > 0
-    rows._rows_1LSR[:, :, : rows._rows.whole_from] = float("nan")
+    length = len(runner.cached_ids)
+    oldest = rows._mixer.place(length) - rows._mixer.stride
+    assert oldest > 0
+    kept = rows.ring(oldest, length)
+    rows._rows_LSR[:, ~torch.isin(torch.arange(rows.num_slots), kept)] = float("nan")
 
 
-def test_rows_of_a_deepest_tree_of_the_next_one_and_of_probes_read_their_own_states() -> None:
+@KERNELS
+def test_rows_of_a_deepest_tree_of_the_next_one_and_of_probes_read_their_own_states(backend: Backend) -> None:
     spec, weights = model("qwen3_5_text", 0, torch.float32)
     assert isinstance(spec.mixer, GatedDeltaNet)
     net = replace(spec.mixer, stride=8, lag=16)
     spec = replace(spec, delta_net=net)
     start = net.lag + 3 * net.stride + 2  # the tree reads states at three places, and probes at one before them
     text = text_of(0, start + net.lag)
-    fresh, runner = (tiny_runner(spec, weights, backend=REFERENCE, capacity=len(text) + 16) for _ in range(2))
+    fresh, runner = (tiny_runner(spec, weights, backend=backend, capacity=len(text) + 16) for _ in range(2))
     expected = in_parts(fresh, text, random.Random(0), 4)
     in_parts(runner, text[:start], random.Random(1), 4)
     for here in (start, start + 1):
@@ -178,12 +210,13 @@ def test_rows_of_a_deepest_tree_of_the_next_one_and_of_probes_read_their_own_sta
         runner.commit([0], chain[:1])
 
 
-def test_a_text_is_continued_behind_a_prompt_that_was_cancelled() -> None:
+@KERNELS
+def test_a_text_is_continued_behind_a_prompt_that_was_cancelled(backend: Backend) -> None:
     spec, weights = model("qwen3_5_text", 0, torch.float32)
     assert isinstance(spec.mixer, GatedDeltaNet)
     spec = replace(spec, delta_net=replace(spec.mixer, stride=4, lag=12))
     text = text_of(0, 100)
-    fresh, runner = (tiny_runner(spec, weights, backend=REFERENCE, capacity=160) for _ in range(2))
+    fresh, runner = (tiny_runner(spec, weights, backend=backend, capacity=160) for _ in range(2))
     expected = in_parts(fresh, text, random.Random(0), 4)
     in_parts(runner, text[:50], random.Random(1), 4)
     other = text_of(1, 60)
@@ -199,11 +232,11 @@ def test_probes_of_text_whose_states_are_dropped_are_left_out() -> None:
     spec, weights = model("qwen3_5_text", 0, torch.float32)
     assert isinstance(spec.mixer, GatedDeltaNet)
     spec = replace(spec, delta_net=replace(spec.mixer, stride=4, lag=12))
-    runner = tiny_runner(spec, weights, backend=REFERENCE, capacity=100)
-    text = text_of(0, 60)
+    runner = tiny_runner(spec, weights, backend=REFERENCE, capacity=200)
+    text = text_of(0, 160)
     in_parts(runner, text, random.Random(0), 9)
     draft = Mock(token_ids=[*text, 1])
-    for start, is_there in ((20, False), (56, True)):
+    for start, is_there in ((60, False), (156, True)):
         strategy = Mock(window=Mock(return_value=range(start, start + 4)), propose=Mock(return_value=[frozenset()]))
         search = SkipSearch(strategy, SharedCacheRunner(runner))
         assert (search._gather(draft, 4) is not None) == is_there
@@ -218,35 +251,59 @@ def test_a_place_lags_behind_every_tree_and_is_a_multiple_of_the_stride() -> Non
         assert place == 0 or PLACE_LAG <= position - place < PLACE_LAG + PLACE_STRIDE
 
 
-def test_only_the_last_states_are_kept_and_rows_before_them_are_given_back() -> None:
+def test_only_the_last_states_and_rows_are_kept() -> None:
     runner = runner_of("qwen3_5_text", 0, torch.float32)
     runner.sync(text_of(0))
     rows = runner.cache.mixer_rows
     assert rows is not None
-    place = NET.place(LENGTH)
-    assert all(set(states) <= {place, place - PLACE_STRIDE} for states in rows._states)
-    assert rows._rows.whole_from > 0
-    assert runner.cache.resumable(place + PLACE_LAG) == place + PLACE_LAG
+    place = rows._mixer.place(LENGTH)
+    assert all(place - STRIDE <= first <= last <= place for first, last in rows.held_L2.tolist())
+    assert LAG + 2 * STRIDE + ROWS <= rows.num_slots < LAG + 3 * STRIDE + ROWS < LENGTH
+    assert runner.cache.resumable(place + LAG) == place + LAG
     assert runner.cache.resumable(10) == 0
 
 
-def saving(family: str, dtype: torch.dtype = torch.float32) -> Runner:
-    spec, weights = model(family, 0, dtype)
-    runner = tiny_runner(spec, weights, backend=REFERENCE, capacity=CAPACITY, cache_bytes=1 << 26)
+@pytest.mark.parametrize("family", [*FAMILIES, "qwen3_next"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_the_memory_of_states_is_as_counted_and_does_not_grow_with_the_text(family: str, dtype: torch.dtype) -> None:
+    spec = family_spec(random.Random(3), family, max_positions=10_000)
+    for num_tokens in (100, 1000, 10_000):
+        rows = MixerRows(spec, num_tokens, dtype=dtype, device="cpu")
+        found = sum(ring.nbytes for ring in (rows._inputs_LSC, rows._rows_LSR, rows.states_LNHKV))
+        assert found == state_bytes(spec, num_tokens, dtype.itemsize)
+    assert found == state_bytes(spec, 1000, dtype.itemsize)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_snapshot_takes_no_more_memory_than_counted_and_that_of_the_worst_place_as_much(family: str) -> None:
+    runner = saving(family)
+    text = text_of(0, LAG + 3 * STRIDE)
+    found = []
+    for length in range(1, len(text)):
+        runner.extend([text[length - 1]], num_logit_rows=0)
+        snapshot = runner.cache.mixer_rows.snapshot(length)  # type: ignore[union-attr]
+        assert snapshot is not None
+        found.append(snapshot.num_bytes)
+    assert max(found) == snapshot_bytes(runner.spec, 4)
+
+
+def saving(family: str, backend: Backend = REFERENCE) -> Runner:
+    spec, weights = model(family, 0, torch.float32)
+    runner = tiny_runner(spec, weights, backend=backend, capacity=CAPACITY, cache_bytes=1 << 26)
     poison_freed_slots(runner)
     return runner
 
 
+@KERNELS
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("seed", rest_slow(range(8), 2))
 def test_conversations_in_turn_continue_where_they_were_saved_with_the_bits_of_a_fresh_one(
-    family: str, seed: int, monkeypatch: pytest.MonkeyPatch
+    family: str, seed: int, backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("forerun.model.runner.TOKENS_BETWEEN_SAVED", 32)
-    monkeypatch.setattr("forerun.model.runner.PREFILL_ROWS", 32)
     rng = random.Random(f"turns {seed}")
-    runner = saving(family)
-    fresh = runner_of(family, 0, torch.float32)
+    runner = saving(family, backend)
+    fresh = runner_of(family, 0, torch.float32, backend)
     texts = {owner: text_of(place, rng.randint(20, 250)) for place, owner in enumerate(("ann", "bob"))}
     num_known = 0
     for _ in range(6):
@@ -275,7 +332,7 @@ def test_snapshots_take_no_more_than_half_of_the_memory_and_the_oldest_goes_firs
     for room, expected in ((2, 2), (0, 0)):
         warm = WarmTexts(runner.cache, 1 << 26)
         warm._room_for_snapshots = room * snapshot.num_bytes
-        for length in (150, 300, 310):
+        for length in (150, 306, 310):
             warm.find([], "")
             warm.save(text_of(0, length), "")
         assert len(warm._snapshots) == min(expected, 2)
@@ -310,26 +367,28 @@ def test_the_number_of_parameters_is_that_of_all_tensors(family: str, seed: int)
     assert spec.num_parameters == sum(prod(place.shape) for place in tensor_plan(spec).values())
 
 
-def test_another_text_after_a_cut_reads_no_state_of_the_first() -> None:
-    runner = runner_of("qwen3_5_text", 0, torch.float32)
-    length = PLACE_STRIDE - 4
-    runner.sync(text_of(0, PLACE_LAG + PLACE_STRIDE + 8))  # its last rows read the state of the first place
+@KERNELS
+def test_another_text_after_a_cut_reads_no_state_of_the_first(backend: Backend) -> None:
+    runner = runner_of("qwen3_5_text", 0, torch.float32, backend)
+    length = STRIDE - 4
+    runner.sync(text_of(0, LAG + STRIDE + 8))  # its last rows read the state of the first place
     assert runner.sync(text_of(0, length)) == length
-    fresh = runner_of("qwen3_5_text", 0, torch.float32)
+    fresh = runner_of("qwen3_5_text", 0, torch.float32, backend)
     fresh.sync(text_of(0, length))
-    other = text_of(5, PLACE_LAG + PLACE_STRIDE)
-    logits = [one.extend(other, num_logit_rows=len(other)) for one in (runner, fresh)]
+    other = text_of(5, LAG + STRIDE)
+    logits = [in_parts(one, other, random.Random(0), ROWS) for one in (runner, fresh)]
     assert torch.equal(*logits)
 
 
-def test_a_long_text_that_is_restored_reads_its_own_states() -> None:
-    runner = saving("qwen3_5_text")
+@KERNELS
+def test_a_long_text_that_is_restored_reads_its_own_states(backend: Backend) -> None:
+    runner = saving("qwen3_5_text", backend)
     texts = {owner: text_of(place, LENGTH - 20) for place, owner in enumerate(("ann", "bob"))}
     for owner in ("ann", "bob", "ann"):
         runner.recall(texts[owner], owner)
         num_known = runner.sync(texts[owner])
     assert num_known == LENGTH - 20
-    fresh = runner_of("qwen3_5_text", 0, torch.float32)
+    fresh = runner_of("qwen3_5_text", 0, torch.float32, backend)
     fresh.sync(texts["ann"])
     rest = text_of(7, 20)
     assert torch.equal(in_trees(runner, rest, random.Random(1)), in_parts(fresh, rest, random.Random(2), 7))

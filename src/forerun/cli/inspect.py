@@ -6,11 +6,11 @@ from typing import Annotated
 import typer
 
 from forerun.checkpoints.safetensors.header import ITEM_BYTES
-from forerun.cli.declare import option
 from forerun.cli.failures import INCOMPATIBLE, find_model_or_head
+from forerun.cli.flags import option
 from forerun.cli.head_sheet import head_rows, head_to_dict
+from forerun.cli.model_sheet import ModelSheet, count, file_rows, print_rows, read_sheet, size
 from forerun.cli.rank_sheet import rank_rows, rank_sheets
-from forerun.cli.sheet import ModelSheet, count, file_rows, print_rows, read_sheet, size
 from forerun.cli.template_sheet import template_rows
 from forerun.core.mixers import GatedDeltaNet, ShortConvolution
 from forerun.core.model_spec import ModelSpec
@@ -61,9 +61,18 @@ def _rows(sheet: ModelSheet) -> list[tuple[str, str]]:
     rows += [
         ("loaded", f"{size(sheet.weights_bytes)}, computed in {sheet.dtype or 'an unknown dtype'} by --dtype auto"),
         ("cache per token", size(sheet.kv_bytes_per_token)),
+        *_state_rows(sheet),
         ("at full length", size(sheet.bytes_at_max_length)),
     ]
     return rows + file_rows(sheet.files)
+
+
+def _state_rows(sheet: ModelSheet) -> list[tuple[str, str]]:
+    """What layers without attention keep."""
+    if not sheet.state_bytes:
+        return []
+    saved = size(sheet.snapshot_bytes)
+    return [("states", f"{size(sheet.state_bytes)}, however long the text is; {saved} more wherever a text is saved")]
 
 
 def _stored_in(sheet: ModelSheet) -> str:

@@ -153,7 +153,7 @@ class Verifier:
         try:
             return alone, self.choose(alone, is_repeated=True)
         except NumericalError:
-            self._runner.forget(self._runner.owner)
+            self._runner.forget(self._runner.owner, on_disk=True)
             raise
 
     def logprobs(self, acceptance: Acceptance) -> tuple[TokenLogprob, ...]:

@@ -13,8 +13,8 @@ from forerun.backends.cpu.executor import NativeExecutor
 from forerun.backends.cpu.layouts import EPILOGUES, FORMATS, GATES, OP_KINDS, NativeOp
 from forerun.backends.cpu.linear import PackedLinear
 from forerun.core.threads import kernel_threads
-from forerun.model.block_types import BLOCKS
 from forerun.model.executor import ForwardInput
+from forerun.model.gguf_block_types import BLOCKS
 
 KIND_NAMES: Final = {number: name for name, number in reversed(OP_KINDS.items())}  # the first of two names
 FORMAT_NAMES: Final = {number: name for name, number in FORMATS.items()}
