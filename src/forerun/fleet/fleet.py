@@ -322,7 +322,7 @@ class Fleet:
             return None
         return ConfigError(
             f"a replica on {report.machine} runs {report.target}, but this front was started for {own}: give "
-            "both the same model, or one of them another --model-name"
+            "both the same model, or one of them another --served-model-name"
         )
 
     def name_of(self, link: Link) -> str:
