@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 
 from forerun import Engine
 from forerun.core.steps import FinishReason
-from forerun.server.protocols import chat, completions, infill, responses
+from forerun.server.protocols import anthropic_messages, chat, completions, infill, responses
 from forerun.server.protocols.answer import EventParser, PlainParser, id_maker
 from forerun.server.protocols.infill import InfillRequest
 from forerun.server.protocols.responses import ResponsesRequest

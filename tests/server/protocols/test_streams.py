@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from forerun import Engine
 from forerun.core.steps import FinishReason
-from forerun.server.protocols import chat, responses
+from forerun.server.protocols import anthropic_messages, chat, responses
 from forerun.server.protocols.responses import ResponsesRequest
 from forerun.text.output.events import CallArguments, CallEnded, CallStarted, Content, OutputEvent, Reasoning
 from forerun.text.tokenizer import Tokenizer
