@@ -26,7 +26,6 @@ constexpr int CHUNK_ROWS = 96;  // rows that are multiplied with one panel after
 constexpr int BLOCK_BYTES = 4096;  // of a panel that stay in the L1 cache, together with as many of the next block
 constexpr int MANY_ROWS_BLOCK_BYTES = 8192;  // the same for many rows: fewer sums to load and store
 constexpr int PART_BYTES = 512 * 1024;  // of the rows' inputs, which stay in the L2 cache meanwhile
-constexpr int MANY_ROWS = 16;  // from this many rows on, codes are unpacked once for all rows
 
 inline const Tiles& tiles_of(const Linear& linear) {
 #define FORERUN_CASE_OF(name, ...) \
@@ -44,10 +43,11 @@ inline int input_bits(const Linear& linear) {
     return 8 * tiles_of(linear).input_bytes;
 }
 
-// The unit takes sixteen rows at a time, in the time that the other instructions take for 12, or for 14 of bytes.
+// The unit takes sixteen rows at a time, in the time that the other instructions take for 12, or for 14 of bytes or of groups
+// of 16.
 inline bool is_for_unit(const Linear& linear, int num_rows) {
     const int num_tiles = (num_rows + UNIT_ROWS - 1) / UNIT_ROWS;
-    return tiles_of(linear).run_by_unit && num_rows >= (input_bits(linear) == 8 ? 14 : 12) * num_tiles;
+    return tiles_of(linear).run_by_unit && num_rows >= (input_bits(linear) == 8 || linear.group == 16 ? 14 : 12) * num_tiles;
 }
 
 inline int tile_bytes(const Linear& linear, int num_rows) {
@@ -65,7 +65,7 @@ struct Work {
 
     Work(const Linear& of, Rows rows, int num_rows) : linear(of), tiles(tiles_of(of)), x(rows) {
         streams = linear.streams && can_stream();
-        is_many = tiles.run_many && num_rows >= MANY_ROWS;
+        is_many = tiles.run_many && num_rows >= simd::MANY_ROWS;
         num_steps = linear.padded_in / tiles.inputs;
         group_steps = tiles.by_groups ? linear.group / tiles.inputs : 1;
         row_groups = tiles.by_groups ? linear.padded_in / linear.group : 0;
