@@ -207,13 +207,17 @@ class Checkpoint:
             message_ends=() if self.spec.mixer is None else frozenset(self.source.stop_ids()),
         )
 
+    def about_files(self) -> str:
+        """What tells these files from all others."""
+        files = [(stat.st_size, stat.st_mtime_ns) for stat in (path.stat() for path in self.source.files())]
+        return f"model {self.source.identity()}, files of {files}"
+
     def _kept(self, *, is_whole: bool) -> KeptWeights:
         """The cache of packed codes for exactly these files, because packed weights are not read from them again."""
-        files = [(stat.st_size, stat.st_mtime_ns) for stat in (path.stat() for path in self.source.files())]
         return KeptWeights(
             folder=cache_folder() / "packed",
             name=self.source.name,
-            about=f"model {self.source.identity()}, files of {files}",
+            about=self.about_files(),
             num_bytes=sum(self.source.stored_formats().values()),
             is_whole=is_whole,
         )

@@ -82,6 +82,11 @@ class MixerRows:
         number = self._numbers[layer]
         return self._inputs_LSC[number], self._rows_LSR[number]
 
+    def states(self, layer: int) -> tuple[Tensor, Tensor]:
+        """The ring of a layer's states [N, H, K, V], and the first and the last place with one."""
+        number = self._numbers[layer]
+        return self.states_LNHKV[number], self.held_L2[number]
+
     def state(self, layer: int, place: int, advance: Advance) -> Tensor:
         """The state [H, K, V] of a layer at a place. It advances to there by the stride of places at once."""
         if place == 0:

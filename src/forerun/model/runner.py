@@ -17,6 +17,7 @@ from forerun.core.sublayers import NOTHING, SkipSet, kept_share
 from forerun.core.threads import inference
 from forerun.model.backend import ModelBackend
 from forerun.model.executor import CacheMove, Executor, ForwardInput, ForwardOutput, Observer, Step, Tell
+from forerun.model.saved_prompts import PromptFolder, SavedPrompts
 from forerun.model.tree_cache import TreeCache
 from forerun.model.warm_texts import WarmTexts
 from forerun.model.weights import WeightSource
@@ -84,6 +85,7 @@ class Runner:
         self._on_close = on_close
         self._message_ends = message_ends
         self._warm = WarmTexts(self.cache, cache_bytes)
+        self._on_disk: SavedPrompts | None = None
         self._no_output = ForwardOutput(logits=torch.zeros(0, spec.vocab_size, device=device))
         with inference():
             if make_executor is not None:
@@ -141,8 +143,23 @@ class Runner:
         self.play(Step(move=CacheMove(length=self.cache.committed_len, num_adopted=len(token_ids))))
         self.cached_ids.extend(token_ids)
 
-    def forget(self, owner: str | None = None) -> None:
-        """Empty the cache and drop the saved texts, all of them or only this owner's."""
+    def save_on_disk(self, folder: PromptFolder) -> None:
+        """From now on, texts are restored from this folder, and `save_text` saves them there."""
+        self._on_disk = SavedPrompts(self.cache, folder)
+
+    def save_text(self) -> Iterator[None]:
+        """Save the text in the cache on disk, if texts are saved there; yields before every file that is written."""
+        if self._on_disk is not None:
+            yield from self._on_disk.save(self.cached_ids, self.owner)
+
+    def forget(self, owner: str | None = None, *, on_disk: bool = False) -> None:
+        """Empty the cache and drop the saved texts, all of them or only this owner's.
+
+        Args:
+            on_disk: this owner's texts on disk too.
+        """
+        if on_disk and self._on_disk is not None:
+            self._on_disk.forget(owner or "")
         self._warm.forget(owner)
         self.sync(())
         self.owner = ""
@@ -163,6 +180,8 @@ class Runner:
         if is_own and num_kept == len(token_ids) == len(self.cached_ids):
             return  # the text only continues the present one, so the saved texts and their order stay as they are
         num_saved = self._warm.find(token_ids, owner, num_kept)
+        if self._on_disk is not None:
+            num_saved = max(num_saved, self._on_disk.find(token_ids, owner))
         if len(self.cached_ids) - num_kept > LEAST_ROWS:
             self._warm.save(self.cached_ids, self.owner)
         if is_own and num_saved <= num_kept:
@@ -170,6 +189,8 @@ class Runner:
         self.cut(num_kept)
         self.owner = owner  # only now: the text that was there before belongs to its own owner
         num_restored = self._warm.restore(token_ids, owner, num_kept)
+        if self._on_disk is not None and num_restored < num_saved:
+            num_restored = self._on_disk.restore(token_ids, owner, num_restored)
         self.adopt(token_ids[num_kept:num_restored])
 
     def cut(self, length: int) -> int:

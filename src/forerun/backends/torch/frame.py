@@ -55,6 +55,7 @@ class Frame:
     rotations: dict[RopeSpec | None, tuple[Tensor, Tensor]]  # cosines and sines of the rows' positions
     router: Tensor
     row_skips: Tensor | None
+    shared_gate: Tensor
     token_ids: Tensor
     x: Tensor
 
