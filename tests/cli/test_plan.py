@@ -9,7 +9,7 @@ import torch
 import typer
 from typer.testing import CliRunner, Result
 
-from forerun.cli.plain import PlainGroup, add_command
+from forerun.cli.command_classes import PlainGroup, add_command
 from forerun.core.drafter_config import BUILTIN_HEADS
 from forerun_lab.cli.bench_trace import trace
 from forerun_lab.cli.plan import plan

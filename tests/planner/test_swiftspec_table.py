@@ -9,7 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from forerun.checkpoints.known_models import find_known
-from forerun.cli.plain import PlainGroup, add_command
+from forerun.cli.command_classes import PlainGroup, add_command
 from forerun.core.drafter_config import DraftModel, Parallel
 from forerun.core.errors import ConfigError
 from forerun_lab.cli.plan import plan

@@ -16,6 +16,7 @@ import typer
 from forerun.cli.drafter_options import DrafterOptions
 from forerun.cli.engine_loading import open_engine, size_of
 from forerun.cli.failures import find_model, find_model_or_head, say
+from forerun.cli.flag_values import read_duration
 from forerun.cli.flags import given_settings, option, with_flags_of, with_options
 from forerun.cli.fleet import FleetOptions, require_ray, serve_fleet
 from forerun.cli.logs import LogOptions, note_all
@@ -57,6 +58,10 @@ class ServerOptions:
             help="Key that clients need; lists of processes show the flag, but not the variable.",
         ),
     ] = None
+    keep_alive: Annotated[
+        str | None,
+        option("--keep-alive", help="Unload a model that no request used for so long, such as 5m; -1: never [never]."),
+    ] = None
     no_saved_prompts: Annotated[bool, option("--no-saved-prompts", help="Save no prompts on disk.")] = False
     api_key_file: Annotated[
         str | None, option("--api-key-file", help="File with such keys, one per line, that only its owner may read.")
@@ -70,6 +75,8 @@ class ServerOptions:
         if self.api_key_file is not None:
             keys += read_api_keys(self.api_key_file)
         given = given_settings(ServerConfig, self)
+        if self.keep_alive not in (None, "-1"):
+            given["keep_alive_s"] = read_duration(self.keep_alive, flag="--keep-alive")
         if self.no_saved_prompts:
             given["saved_prompt_bytes"] = 0
         return ServerConfig(api_keys=keys, **given)

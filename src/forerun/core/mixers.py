@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 # Tokens between fixed places, where states are kept. A state advances by so many rows at once.
-PLACE_STRIDE: Final = 64
-# Tokens by which the fixed place of a row lags at least behind it. No tree of 128 rows is deeper, so the place lies in
+PLACE_STRIDE: Final = 32
+# Tokens by which the fixed place of a row lags at least behind it. Trees are cut to this depth, so the place lies in
 # committed text for every row of every tree.
-PLACE_LAG: Final = 128
+PLACE_LAG: Final = 64
 PASS_ROWS: Final = 256  # of a prompt's pass, at most
 INPUTS_REACH: Final = 256  # tokens by which a text can be cut back if its layers have only a convolution
 
@@ -158,6 +158,12 @@ class GatedDeltaNet:
 
 
 Mixer: TypeAlias = ShortConvolution | GatedDeltaNet
+
+
+def deepest_level(mixer: Mixer | None) -> int | None:
+    """The level of a tree, the root's being 0, below which a row's place would not lie in committed text; None: no
+    level."""
+    return None if mixer is None or isinstance(mixer, ShortConvolution) else mixer.lag
 
 
 def ring_slots(mixer: Mixer, capacity: int, num_rows: int = 0) -> int:

@@ -26,7 +26,7 @@ from forerun.engine.model_loading import (
     weight_format_of,
 )
 from forerun.engine.rank_weights import stored_bytes
-from forerun.model.block_types import BLOCKS
+from forerun.model.gguf_block_types import BLOCKS
 from forerun.sharding.plan import plan_shards
 
 DRIVER: Final = Path("/proc/driver/nvidia/version")  # exists if the system has an NVIDIA driver

@@ -204,6 +204,7 @@ class Checkpoint:
             pace=pace,
             unused=unused,
             cache_bytes=cache_bytes,
+            message_ends=() if self.spec.mixer is None else frozenset(self.source.stop_ids()),
         )
 
     def about_files(self) -> str:

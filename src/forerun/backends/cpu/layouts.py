@@ -3,7 +3,7 @@
 from ctypes import Structure, c_float, c_int32, c_int64, c_void_p
 from typing import Any, Final
 
-from forerun.model.block_types import BLOCKS
+from forerun.model.gguf_block_types import BLOCKS
 
 PLAIN_FORMATS: Final = ("float32", "bfloat16", "int8", "int4", "int8_wide")
 FORMATS: Final = {name: number for number, name in enumerate((*PLAIN_FORMATS, *BLOCKS))}

@@ -148,10 +148,11 @@ def likeliest(entry: TokenEntry) -> dict[str, float]:
     """
     found: dict[str, float] = {}
     for text, logprob in (*entry.top, (entry.text, entry.logprob)):
-        found.setdefault(text, logprob)
+        if logprob is not None:
+            found.setdefault(text, logprob)
     return found
 
 
-def named(text: str, logprob: float) -> Body:
+def named(text: str, logprob: float | None) -> Body:
     """A token in the format of a chat answer."""
     return {"token": text, "logprob": logprob, "bytes": list(text.encode())}

@@ -12,7 +12,7 @@ namespace forerun {
 
 constexpr int PANEL = 16;  // adjacent outputs in a packed weight: one vector of partial sums
 
-// ggml's block formats, in the order of BLOCKS in model/block_types.py: name, and the fields of BlockLayout (blocks.h).
+// ggml's block formats, in the order of BLOCKS in model/gguf_block_types.py: name, and the fields of BlockLayout (blocks.h).
 // In three parts, since the tiles of each part are a file of their own for the compiler.
 #define FORERUN_FIRST_FORMATS(DO)                                                \
     DO(q4_0, 64, 32, 4, 8, false, Scales::plain, CodeTable::none, 32, 18)        \
@@ -68,15 +68,16 @@ static inline int num_panels(const Linear& linear) {  // static: compiled with e
 // Rows in the input format of a linear; row t starts at values + t * stride. Each input has input_bits() bits.
 //   f32, int8_wide: float[padded_in]; bf16: bfloat16[padded_in], or the same numbers as floats
 //   int8, int4: integers, scales float[T][padded_in / group], sums int32[T][padded_in / group]
-//   blocks: groups of inputs, see blocks.h; group g of a row starts g * group_stride after its first. By planes, a group
-//           of 16-bit inputs is their high bytes, rounded, then the low bytes that are left, all signed
+//   blocks: groups of inputs, see blocks.h; group g of a row starts g * group_stride after its first. By tiles, sixteen rows
+//           are `stride` apart, and their inputs lie as the matrix unit takes them (matrix_unit.h)
 struct Rows {
     void* values;
     float* scales;
     int32_t* sums;
     int64_t stride;  // bytes, a multiple of 64 except for blocks
     int64_t group_stride;  // bytes
-    bool by_planes;
+    bool by_tiles;
+    int32_t num_rows;
 };
 
 // What is done with the products.
@@ -161,8 +162,8 @@ struct Kernels {
     // Bits per prepared input of a linear with this instruction set.
     int (*input_bits)(const Linear& linear);
 
-    // Whether the products of this many rows take inputs of 16 bits by planes.
-    bool (*takes_planes)(const Linear& linear, int num_rows);
+    // Bytes of a group of sixteen rows' inputs, if the products of this many rows take them by tiles; else 0.
+    int (*tile_bytes)(const Linear& linear, int num_rows);
 
     // Converts rows t in [t_begin, t_end) of x [T][x_stride] to a linear's input format.
     void (*prepare)(const Linear& linear, const float* x, int64_t x_stride, int t_begin, int t_end, Rows out);

@@ -39,9 +39,7 @@ inline void convolve(const Mixer& mixer, const float* in, int64_t in_stride, con
             const simd::F x = some(own + i, n);
             put_some(to + i, is_gated ? simd::mul(x, some(own + 2 * size + i, n)) : x, n);
         });
-    }
-    for (int row = 0; row < num_rows; row++) {
-        const RowPath& path = paths[row];
+        const RowPath& path = paths[row];  // of rows before this one, which have written theirs
         const float* of_tap[MOST_TAPS];
         for (int back = 0; back <= last_tap; back++) {  // from the row itself towards the begin of the text
             const int own = path.num_own - back, text = path.text_end - (back - path.num_own);
@@ -49,13 +47,13 @@ inline void convolve(const Mixer& mixer, const float* in, int64_t in_stride, con
             of_tap[last_tap - back] = slot < 0 ? nullptr : slot_at(slot) + begin;
         }
         const float* gate = in + row * in_stride + size + begin;
-        float* to = out + static_cast<int64_t>(row) * size + begin;
+        float* written = out + static_cast<int64_t>(row) * size + begin;
         each_vector(end - begin, [&](int i, int n) {
             simd::F sum = mixer.bias ? some(mixer.bias + begin + i, n) : simd::zero();
             for (int tap = 0; tap <= last_tap; tap++)
                 if (of_tap[tap])
                     sum = simd::fma(some(of_tap[tap] + i, n), some(mixer.taps + tap * size + begin + i, n), sum);
-            put_some(to + i, is_gated ? simd::mul(some(gate + i, n), sum) : simd::silu(sum), n);
+            put_some(written + i, is_gated ? simd::mul(some(gate + i, n), sum) : simd::silu(sum), n);
         });
     }
 }

@@ -37,26 +37,28 @@ static int64_t row_stride(const Linear& linear, int input_bits) {
     return round_up(static_cast<int64_t>(linear.padded_in) * input_bits / 8, LINE) | LINE;
 }
 
+static int num_tiles(int num_rows) { return (num_rows + 15) / 16; }  // by tiles of sixteen rows; see matrix_unit.h
+
 // The largest number of bits per prepared input in any instruction set, so that the memory is enough for all of them.
-static int most_input_bits(const Linear& linear) { return is_blocks(linear.format) || is_grouped(linear) ? 16 : 32; }
+static int most_input_bits(const Linear& linear) { return is_grouped(linear) ? 16 : 32; }
 
 int64_t rows_bytes(const Linear& linear, int num_rows) {
     const int bits = most_input_bits(linear);
-    if (is_blocks(linear.format))
-        return static_cast<int64_t>(linear.padded_in / linear.group) * input_group_bytes(linear.group, bits) * num_rows +
-               READ_BEHIND;
-    const int64_t groups = is_grouped(linear) ? linear.padded_in / linear.group : 0;
+    const int64_t groups = linear.group ? linear.padded_in / linear.group : 0;
+    if (is_blocks(linear.format)) return groups * input_group_bytes(linear.group, bits) * 16 * num_tiles(num_rows);
     return (row_stride(linear, bits) + groups * 8) * num_rows;
 }
 
-Rows rows_in(char* memory, const Linear& linear, int num_rows) {
+Rows rows_in(char* memory, const Linear& linear, int num_rows, bool of_experts) {
     Rows rows{};
     const int bits = kernels().input_bits(linear);
     rows.values = memory;
+    rows.num_rows = num_rows;
     if (is_blocks(linear.format)) {  // by group, then by row, so that a tile's rows are at fixed distances
-        rows.stride = input_group_bytes(linear.group, bits);
-        rows.group_stride = rows.stride * num_rows;
-        rows.by_planes = kernels().takes_planes(linear, num_rows);
+        const int tile_bytes = of_experts ? 0 : kernels().tile_bytes(linear, num_rows);
+        rows.by_tiles = tile_bytes > 0;
+        rows.stride = rows.by_tiles ? tile_bytes : input_group_bytes(linear.group, bits);
+        rows.group_stride = rows.stride * (rows.by_tiles ? num_tiles(num_rows) : num_rows);
         return rows;
     }
     const int64_t groups = is_grouped(linear) ? linear.padded_in / linear.group : 0;
@@ -111,7 +113,7 @@ bool Program::set_buffers(const Buffer* buffers, int max_rows) {
 // Memory of one thread: a normed row and prepared rows, or attention's scratch and partial results. False if there is
 // not enough memory.
 bool Program::reserve(const Pass& pass, int num_threads) {
-    const int64_t prepared = round_up(widest_input_ * 4, LINE) + MOST_PREPARED_ALONE * 5 + 2 * LINE * pass.num_rows;
+    const int64_t prepared = round_up(widest_input_ * 4, LINE) + MOST_PREPARED_ALONE * 9 + 2 * LINE * pass.num_rows;
     const int64_t attention = most_scratch_ + most_result_ * rows_together(pass) * num_chunks(pass);
     const int64_t mixer = mixer_ && mixer_->num_states ? mixer_scratch_bytes(*mixer_, reach_) : 0;
     const int64_t most = attention > mixer ? attention : mixer;

@@ -105,7 +105,8 @@ struct Pass {
 
 // Bytes of this many prepared rows of a linear, each aligned to cache lines; and the rows in that memory.
 int64_t rows_bytes(const Linear& linear, int num_rows);
-Rows rows_in(char* memory, const Linear& linear, int num_rows);
+// An expert may have few of the rows, so its rows never lie by tiles.
+Rows rows_in(char* memory, const Linear& linear, int num_rows, bool of_experts = false);
 
 // Panels that a thread takes at a time, such that the time is about the same for any number of rows.
 int panels_of_a_tile(const Linear& linear, int num_rows);

@@ -3,7 +3,7 @@
 
 namespace forerun {
 
-constexpr int CHANNELS_OF_A_TILE = 1 << 14;  // of all rows
+constexpr int CHANNELS_OF_A_TILE = 512;
 
 static int place_of(const Mixer& mixer, int position) {
     return position < mixer.lag ? 0 : (position - mixer.lag) / mixer.stride * mixer.stride;
@@ -73,8 +73,7 @@ void Program::hold_states(const Pass& pass, int first_op, int last_op, bool are_
 
 bool Program::convolve(const Run& run, const Op& op, Member& self) {
     const Mixer& mixer = *op.mixer;
-    const int tile = CHANNELS_OF_A_TILE / run.pass.num_rows / PANEL * PANEL;
-    return self.share(mixer.num_channels, tile ? tile : PANEL, [&](Slice columns) {
+    return self.share(mixer.num_channels, CHANNELS_OF_A_TILE, [&](Slice columns) {
         run.kernels.convolve(mixer, buffer(op.reads), width(op.reads), paths_.data(), run.pass.num_rows,
                              run.pass.first_slot, columns.begin, columns.end, buffer(op.writes));
     }, PANEL);

@@ -15,7 +15,7 @@ namespace forerun::FORERUN_TIER {
 
 const Kernels* kernels() {
     static const Kernels table = {
-        FORERUN_NAME(FORERUN_TIER), input_bits, takes_planes, prepare, linear, rms_norm, silu_mul, gelu_mul, rope_append, attend, join,
+        FORERUN_NAME(FORERUN_TIER), input_bits, tile_bytes, prepare, linear, rms_norm, silu_mul, gelu_mul, rope_append, attend, join,
         sigmoid_mul, convolve, delta_net, sample, topk,
     };
     return &table;
