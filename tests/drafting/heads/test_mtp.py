@@ -41,7 +41,8 @@ def write_target(folder: Path, seed: int, dtype: torch.dtype, **changes: object)
     hidden = config["hidden_size"]
     inner = config["intermediate_size"]
     size = config["head_dim"]
-    num_heads, num_kv = config["num_attention_heads"], config["num_key_value_heads"]
+    num_heads = config["num_attention_heads"]
+    num_kv = config["num_key_value_heads"]
     layer = {
         "self_attn.q_proj": (2 * num_heads * size, hidden), "self_attn.k_proj": (num_kv * size, hidden),
         "self_attn.v_proj": (num_kv * size, hidden), "self_attn.o_proj": (hidden, num_heads * size),
@@ -72,7 +73,8 @@ def turned(x_D: Tensor, place: int, rotated: int, theta: float) -> Tensor:
     first = x_D[: rotated // 2]
     second = x_D[rotated // 2 : rotated]
     rest = x_D[rotated:]
-    cos, sin = angles.cos(), angles.sin()
+    cos = angles.cos()
+    sin = angles.sin()
     return torch.cat((first * cos - second * sin, second * cos + first * sin, rest))
 
 
