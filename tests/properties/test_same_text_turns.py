@@ -34,7 +34,7 @@ from forerun.sampling.noise import KeyedNoise
 from tests.marks import rest_slow
 from tests.sliding import lose_early
 from tests.tiny import Weights, drafters_of, negated, poison_freed_slots, random_weights, tiny_runner
-from tests.tiny_families import FAMILIES, MIXED, family_spec
+from tests.tiny_families import FAMILIES, family_spec
 from tests.varied import draft_model, layer_skip, prompt_lookup, recycling
 
 DRAFTERS = ("none", "draft_model", "prompt_lookup", "recycling", "layer_skip")
@@ -78,9 +78,9 @@ class Case:
         )  # fmt: skip
 
 
-def kernels_of(number: int, family: str) -> Backend:
+def kernels_of(number: int) -> Backend:
     """Native kernels and torch's by turns."""
-    if number % 2 or family in MIXED or fault() is not None:
+    if number % 2 or fault() is not None:
         return FUSED if number % 4 == 1 else REFERENCE
     return NATIVE
 
@@ -88,7 +88,7 @@ def kernels_of(number: int, family: str) -> Backend:
 def random_case(number: int, family: str) -> Case:
     rng = random.Random(f"{family} {number}")
     spec = family_spec(rng, family, hidden_size=12, intermediate_size=16)
-    kernels = kernels_of(number, family)
+    kernels = kernels_of(number)
     dtype = torch.float32 if kernels is NATIVE else torch.float64
     generator = torch.Generator().manual_seed(number)
     weights = random_weights(spec, generator, dtype=dtype)

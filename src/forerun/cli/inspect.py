@@ -57,6 +57,8 @@ def _rows(sheet: ModelSheet) -> list[tuple[str, str]]:
         problem = "" if sheet.template_problem is None else f", but {sheet.template_problem}"
         rows.append(("chat template", f"yes{problem}" if sheet.has_chat_template else "no"))
         rows += [] if sheet.traits is None else template_rows(sheet.traits)
+        if sheet.draft_head is not None:
+            rows.append(("draft head", f"{sheet.draft_head}: `auto` drafts with it"))
         rows.append(("stored", f"{size(sheet.stored_bytes)} in {_stored_in(sheet)}"))
     rows += [
         ("loaded", f"{size(sheet.weights_bytes)}, computed in {sheet.dtype or 'an unknown dtype'} by --dtype auto"),

@@ -30,7 +30,7 @@ from forerun.drafting.draft_model import DraftModelDrafter, serial_rows
 from forerun.drafting.drafter import Drafter, ReadsFeatures
 from forerun.drafting.heads.kind import StoredHead
 from forerun.drafting.heads.loading import HeadLoading
-from forerun.drafting.heads.stored import find_head
+from forerun.drafting.heads.stored import find_head, find_inner_head
 from forerun.drafting.layer_skip.set_files import first_set
 from forerun.drafting.policies import Loading, Policies, TreePolicy
 from forerun.drafting.remote.connection import WorkerSupply
@@ -112,11 +112,18 @@ class DrafterLoader:
     def load_model_or_head(self, drafter: DraftConfig, least_width: int = 1) -> Drafter:
         """The drafter; `least_width` are the nodes of other drafters' trees, for which the caches need room, too."""
         stored = find_head(open_source(drafter.model))
+        if stored is None and drafter.model == self._config.target:
+            stored = find_inner_head(self.checkpoint.source)
         if stored is None:
             if isinstance(drafter, DraftHead):
                 raise CheckpointError(f"{drafter.model} is a whole model, not a draft head: set it as a DraftModel")
             return self._load_serial(drafter, self._open(drafter.model))
-        head = drafter if isinstance(drafter, DraftHead) else DraftHead.of(drafter)
+        return self._load_stored(
+            stored, drafter if isinstance(drafter, DraftHead) else DraftHead.of(drafter), least_width
+        )
+
+    def _load_stored(self, stored: StoredHead, head: DraftHead, least_width: int) -> Drafter:
+        """The drafter of a head."""
         alone = replace(self._config, **ALONE)
         stored.require_fit(self.spec, self._config.target)
         width = max(least_width, head.verify_width)
@@ -148,6 +155,9 @@ class DrafterLoader:
             width = max(width, draft.verify_width)
             if plan is not None and self._backend.plays_rounds(self.target.load(width), plan):
                 return alone
+        elif (inner := find_inner_head(self.checkpoint.source)) is not None:
+            width = max(other.verify_width for other in others.values())
+            among["draft_head"] = self._load_stored(inner, DraftHead(model=self._config.target), width)
         elif (known := self._known_draft()) is not None:
             among["draft_model"] = self._load_serial(DraftModel(model=known.source.name), known)
         learnt = self._learnt.learnt

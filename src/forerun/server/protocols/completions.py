@@ -116,7 +116,7 @@ class CompletionsWriter(OpenaiWriter):
         return {
             "index": index,
             "text": choice.echo + choice.content,
-            "logprobs": text_logprobs([*echoed, *choice.logprobs]),
+            "logprobs": text_logprobs(choice.logprobs, echoed),
             "finish_reason": finish_of(choice),
             **prompt.by_id(request.prompt_logprobs),
         }

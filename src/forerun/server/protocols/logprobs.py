@@ -21,13 +21,12 @@ class TokenEntry:
 
     Args:
         text: the text that the token adds.
-        logprob: None for the first token of a prompt.
         top: the likeliest tokens at its place, likeliest first, with their log-probabilities.
         offset: its place in the text, in characters.
     """
 
     text: str
-    logprob: float | None
+    logprob: float
     top: Sequence[tuple[str, float]]
     offset: int
 
@@ -52,13 +51,13 @@ class TokenLogprobs:
         entries = [self.entry(item.token_id, item.logprob, item.top) for item in step.logprobs]
         return self.ended(entries) if step.finish is not None else entries
 
-    def entry(self, token_id: int, logprob: float | None, top: Sequence[tuple[int, float]]) -> TokenEntry:
+    def entry(self, token_id: int, logprob: float, top: Sequence[tuple[int, float]]) -> TokenEntry:
         """The entry of the next token."""
         text = self._pieces.feed((token_id,))
         offset = self._offset
         self._offset += len(text)
         named_top = [(self._tokenizer.decode((other,)), finite(value)) for other, value in top]
-        return TokenEntry(text, None if logprob is None else finite(logprob), named_top, offset)
+        return TokenEntry(text, finite(logprob), named_top, offset)
 
     def ended(self, entries: Sequence[TokenEntry]) -> list[TokenEntry]:
         """The text's last entries; the last one gets the text that was still held back."""
@@ -79,9 +78,9 @@ class PromptLogprobs:
     items: Sequence[TokenLogprob]
 
     def entries(self, num_top: int) -> list[TokenEntry]:
-        """The entries of the tokens, with this many likeliest ones."""
+        """The entries of the tokens, with this many likeliest ones; the first one's log-probability means nothing."""
         tokens = TokenLogprobs(self.tokenizer, offset=0)
-        first = tokens.entry(self.first_id, None, ())
+        first = tokens.entry(self.first_id, 0.0, ())
         others = [tokens.entry(item.token_id, item.logprob, item.top[:num_top]) for item in self.items]
         return tokens.ended([first, *others])
 
@@ -105,14 +104,21 @@ class PromptLogprobs:
         return {"prompt_logprobs": [None, *map(alternatives, self.items)]}
 
 
-def text_logprobs(entries: Sequence[TokenEntry]) -> Body | None:
-    """Log-probabilities as in OpenAI's completions; None for none."""
+def text_logprobs(written: Sequence[TokenEntry], echoed: Sequence[TokenEntry] = ()) -> Body | None:
+    """Log-probabilities as in OpenAI's completions; None for none.
+
+    Args:
+        echoed: of the prompt before the text; null stands for the log-probability of its first token.
+    """
+    entries = [*echoed, *written]
     if not entries:
         return None
+    nothing = [None] if echoed else []
+    scored = entries[len(nothing) :]
     return {
         "tokens": [entry.text for entry in entries],
-        "token_logprobs": [entry.logprob for entry in entries],
-        "top_logprobs": [None if entry.logprob is None else likeliest(entry) for entry in entries],
+        "token_logprobs": [*nothing, *(entry.logprob for entry in scored)],
+        "top_logprobs": [*nothing, *map(likeliest, scored)],
         "text_offset": [entry.offset for entry in entries],
     }
 
