@@ -38,7 +38,9 @@ def write_target(folder: Path, seed: int, dtype: torch.dtype, **changes: object)
     FAMILIES["qwen3_5"].save(seed, folder, attention_bias=False, **changes)
     config: dict[str, Any] = json.loads((folder / "config.json").read_text())
     generator = torch.Generator().manual_seed(seed)
-    hidden, inner, size = (config[key] for key in ("hidden_size", "intermediate_size", "head_dim"))
+    hidden = config["hidden_size"]
+    inner = config["intermediate_size"]
+    size = config["head_dim"]
     num_heads, num_kv = config["num_attention_heads"], config["num_key_value_heads"]
     layer = {
         "self_attn.q_proj": (2 * num_heads * size, hidden), "self_attn.k_proj": (num_kv * size, hidden),
@@ -67,7 +69,9 @@ def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 def turned(x_D: Tensor, place: int, rotated: int, theta: float) -> Tensor:
     angles = (place * theta ** -(torch.arange(0, rotated, 2).float() / rotated)).double()
-    first, second, rest = x_D.split([rotated // 2, rotated // 2, len(x_D) - rotated])
+    first = x_D[: rotated // 2]
+    second = x_D[rotated // 2 : rotated]
+    rest = x_D[rotated:]
     cos, sin = angles.cos(), angles.sin()
     return torch.cat((first * cos - second * sin, second * cos + first * sin, rest))
 

@@ -36,7 +36,7 @@ PROTOCOLS: dict[str, Any] = {
     "chat": (chat.PROTOCOL, None),
     "messages": (anthropic_messages.PROTOCOL, None),
     "responses": (responses.PROTOCOL, SOURCE),
-    "completions": (completions.PROTOCOL, None),
+    "completions": (completions.PROTOCOL, completions.CompletionRequest(prompt="x")),
     "infill": (infill.PROTOCOL, InfillRequest()),
 }
 FOUND: list[CallFormat] = [HERMES, CODER, GLM, *(format for _, format in FORMATS)]

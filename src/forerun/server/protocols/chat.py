@@ -145,7 +145,7 @@ class ChatWriter(OpenaiWriter):
 
     def whole(self) -> Body:
         choices = [choice_body(index, choice) for index, choice in enumerate(self._answer.choices)]
-        prompt = self._answer.prompt_logprobs(0).by_id(self._answer.request.source.prompt_logprobs)
+        prompt = self._answer.prompt_logprobs(0).by_id(self._answer.request.sampling.get("prompt_logprobs"))
         return {"object": "chat.completion", **self._about, "choices": choices, **prompt, **reported(self._answer)}
 
 
