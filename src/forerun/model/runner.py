@@ -205,22 +205,27 @@ class Runner:
         (num_shared, _), *_ = self.read(token_ids)
         return num_shared
 
-    def read(self, token_ids: Sequence[int], taps: tuple[int, ...] = ()) -> Iterator[tuple[int, Tensor | None]]:
+    def read(
+        self, token_ids: Sequence[int], taps: tuple[int, ...] = (), *, has_logits: bool = False
+    ) -> Iterator[tuple[int, ForwardOutput]]:
         """As `sync`, but yields how many of the tokens the cache holds: at the start, and after every pass.
 
-        It also yields the features of the pass's rows at the tapped layers, see `ForwardOutput`; None at the start, and
-        without taps.
+        It also yields the pass's output; at the start, an output of no rows.
+
+        Args:
+            taps: see `ForwardInput`.
+            has_logits: all rows have logits; the next pass may overwrite them.
         """
         num_shared = self.cut(shared_length(self.cached_ids, token_ids))
-        yield num_shared, None
+        yield num_shared, self._no_output
         has_states = self.cache.mixer_rows is not None  # such a text is continued only where it was saved
         stops = stops_of(token_ids, num_shared, self._message_ends) if has_states else []
         for start in range(num_shared, len(token_ids), PREFILL_ROWS):
             rows = list(token_ids[start : start + PREFILL_ROWS])
-            output = self.append(rows, num_logit_rows=0, taps=taps)
+            output = self.append(rows, num_logit_rows=len(rows) if has_logits else 0, taps=taps)
             while stops and stops[0] <= start + len(rows):
                 self._warm.save(token_ids[: stops.pop(0)], self.owner)
-            yield start + len(rows), output.features
+            yield start + len(rows), output
 
     def extend(self, token_ids: list[int], *, num_logit_rows: int) -> Tensor:
         """Append `token_ids` to the text and return the logits of the last rows."""

@@ -18,7 +18,7 @@ from tests.backends.cpu.test_executor import RELATIVE, random_pass
 from tests.backends.diff import Difference, diff_buffers
 from tests.marks import rest_slow
 from tests.model.test_mixers import CAPACITY, LENGTH, in_parts, in_trees, model, text_of
-from tests.tiny import poison_freed_slots, random_weights
+from tests.tiny import poison_freed_slots, random_weights, tiny_runner
 from tests.tiny_families import MIXED, family_spec
 
 pytestmark = pytest.mark.skipif(fault() is not None, reason=str(fault()))
@@ -93,6 +93,16 @@ def test_the_comparison_sees_every_kind_of_op_and_what_it_leaves() -> None:
     ]
     assert {item.op.kind for item in found} >= OPS
     assert {item.what for item in found} >= {"inputs", "rows", "keys", "values"}
+
+
+@pytest.mark.parametrize("family", MIXED)
+@pytest.mark.parametrize("seed", rest_slow(range(6), 2))
+def test_a_long_texts_logits_are_the_references(family: str, seed: int) -> None:
+    spec, weights = model(family, seed, torch.float32)
+    reference = tiny_runner(spec, weights, backend=REFERENCE, capacity=CAPACITY)
+    text = text_of(seed)
+    expected, found = (in_parts(runner, text, random.Random(seed), 90) for runner in (reference, native(family, seed)))
+    torch.testing.assert_close(found, expected, atol=1e-3, rtol=0)
 
 
 @pytest.mark.parametrize("family", MIXED)
