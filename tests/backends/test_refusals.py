@@ -37,11 +37,23 @@ def test_tritons_kernels_are_refused_by_name() -> None:
         choose_backend("fast", dtype=torch.float32, device="cpu", head_dim=16, conditions=lacking)
 
 
+LACKING = {
+    "qwen3_5_text": ["an output gate of attention", "gated delta nets"],
+    "qwen3_next": ["a shared expert", "an output gate of attention", "gated delta nets"],
+    "lfm2": ["short convolutions"],
+    "lfm2_moe": ["experts chosen by sigmoids", "short convolutions"],
+    "granitemoehybrid": ["Mamba 2 layers"],
+    "nemotron_h": [
+        "Mamba 2 layers", "a shared expert without a gate", "a squared ReLU without a gate",
+        "experts chosen by sigmoids", "layers of one sublayer",
+    ],
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("family", MIXED)
 def test_layers_without_attention_are_named_and_torch_runs_them(family: str) -> None:
     spec = family_spec(random.Random(1), family)
-    names = ["a shared expert"] * (family == "qwen3_next") + ["an output gate of attention", "gated delta nets"]
-    name = "short convolutions" if family == "lfm2" else " or ".join(names)
+    name = " or ".join(LACKING[family])
     choice = choose_backend("exact", dtype=torch.float32, device="cpu", head_dim=8, conditions=conditions(spec))
     assert choice.missing == f"the native kernels do not compute {name}, which this model has"
     assert choice.backend.name == "reference"

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from forerun.backends.torch.backend import FUSED, REFERENCE
 from forerun.checkpoints.huggingface.names import tensor_plan
-from forerun.core.mixers import PLACE_LAG, PLACE_STRIDE, GatedDeltaNet
+from forerun.core.mixers import PLACE_LAG, PLACE_STRIDE, GatedDeltaNet, Mamba2
 from forerun.core.model_spec import ModelSpec
 from forerun.drafting.layer_skip.probe_rows import ProbeLayout, ProbeRows
 from forerun.drafting.layer_skip.search import SkipSearch
@@ -26,10 +26,10 @@ from forerun.model.warm_texts import WarmTexts
 from forerun.speculation.tree import ancestry_matrix
 from tests.dense_reference import dense_logits
 from tests.marks import rest_slow
-from tests.tiny import Weights, poison_freed_slots, random_weights, tiny_runner, tree_logits
+from tests.tiny import Weights, in_parts, poison_freed_slots, random_weights, tiny_runner, tree_logits
 from tests.tiny_families import family_spec
 
-FAMILIES = ("qwen3_5_text", "lfm2")
+FAMILIES = ("qwen3_5_text", "lfm2", "granitemoehybrid")
 LENGTH = PLACE_LAG + 3 * PLACE_STRIDE
 CAPACITY = LENGTH + 64
 NET = GatedDeltaNet(num_key_heads=1, num_value_heads=1, key_dim=2, value_dim=2, kernel_size=2)
@@ -39,9 +39,17 @@ DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["
 @cache
 def model(family: str, seed: int, dtype: torch.dtype) -> tuple[ModelSpec, Weights]:
     spec = family_spec(random.Random(seed), family, vocab_size=31, max_positions=CAPACITY, num_layers=3)
-    if isinstance(spec.mixer, GatedDeltaNet):
-        spec = replace(spec, delta_net=replace(spec.mixer, stride=PLACE_STRIDE, lag=PLACE_LAG))
+    if isinstance(spec.mixer, GatedDeltaNet | Mamba2):
+        spec = with_places(spec, PLACE_STRIDE, PLACE_LAG)
     return spec, random_weights(spec, torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def with_places(spec: ModelSpec, stride: int, lag: int) -> ModelSpec:
+    """The same with states at other places."""
+    if isinstance(spec.mixer, Mamba2):
+        return replace(spec, mamba=replace(spec.mixer, stride=stride, lag=lag))
+    assert isinstance(spec.mixer, GatedDeltaNet)
+    return replace(spec, delta_net=replace(spec.mixer, stride=stride, lag=lag))
 
 
 def runner_of(family: str, seed: int, dtype: torch.dtype) -> Runner:
@@ -61,16 +69,6 @@ def alone(family: str, seed: int, dtype: torch.dtype) -> Tensor:
     """The logits of the text, each from a pass of one row."""
     runner = runner_of(family, seed, dtype)
     return torch.cat([runner.extend([token], num_logit_rows=1) for token in text_of(seed)])
-
-
-def in_parts(runner: Runner, text: list[int], rng: random.Random, most: int) -> Tensor:
-    """The logits of the text, read in parts of random sizes behind what the cache holds."""
-    rows = []
-    while text:
-        size = rng.randint(1, most)
-        rows.append(runner.extend(text[:size], num_logit_rows=len(text[:size])))
-        text = text[size:]
-    return torch.cat(rows)
 
 
 def in_trees(runner: Runner, text: list[int], rng: random.Random) -> Tensor:
@@ -303,7 +301,7 @@ def test_a_text_that_is_read_from_any_length_on_is_saved_on_the_way(monkeypatch:
     assert [length for _, length in runner._warm._snapshots] == [21, 37, 69, 101, 130]
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, "qwen3_next"])
+@pytest.mark.parametrize("family", [*FAMILIES, "qwen3_next", "lfm2_moe", "nemotron_h"])
 @pytest.mark.parametrize("seed", range(4))
 def test_the_number_of_parameters_is_that_of_all_tensors(family: str, seed: int) -> None:
     spec = family_spec(random.Random(seed), family)

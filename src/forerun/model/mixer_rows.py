@@ -11,7 +11,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from forerun.core.mixers import GatedDeltaNet
+from forerun.core.mixers import ShortConvolution
 from forerun.core.model_spec import WINDOW_STEP, ModelSpec
 from forerun.core.threads import inference
 from forerun.model.sliding_slots import SlidingSlots, zeros
@@ -74,7 +74,9 @@ class MixerRows:
         )  # fmt: skip
         self._states: list[dict[int, Tensor]] = [{} for _ in range(num_layers)]  # by place
         shape = (
-            (mixer.num_value_heads, mixer.key_dim, mixer.value_dim) if isinstance(mixer, GatedDeltaNet) else (0, 0, 0)
+            (0, 0, 0)
+            if isinstance(mixer, ShortConvolution)
+            else (mixer.num_value_heads, mixer.key_dim, mixer.value_dim)
         )
         self._first_HKV = torch.zeros(shape, dtype=wide, device=device)
 
