@@ -21,7 +21,7 @@ from forerun.drafting.layer_skip.probe_rows import ProbeLayout, ProbeRows
 from forerun.drafting.layer_skip.search import SkipSearch
 from forerun.model.executor import ForwardInput
 from forerun.model.runner import Runner
-from forerun.model.shared_cache import SharedCacheRunner
+from forerun.model.self_drafting import SharedCacheRunner
 from forerun.model.warm_texts import WarmTexts
 from forerun.speculation.tree import ancestry_matrix
 from tests.dense_reference import dense_logits

@@ -26,7 +26,7 @@ from forerun.drafting.token_recycling import TokenRecyclingDrafter
 from forerun.model.block_types import BLOCKS
 from forerun.model.blocks import dequantise_blocks
 from forerun.model.runner import Runner
-from forerun.model.shared_cache import SharedCacheRunner
+from forerun.model.self_drafting import SharedCacheRunner
 from forerun.sampling.noise import KeyedNoise
 from tests.blocks import random_blocks
 from tests.checkpoints.gguf.models import OF_ARCHITECTURE, SHAPES, metadata_of

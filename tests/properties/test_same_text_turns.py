@@ -17,9 +17,10 @@ from forerun.backends.cpu.binding import fault
 from forerun.backends.torch.backend import FUSED, REFERENCE
 from forerun.core.config import SamplingParams
 from forerun.core.model_spec import ModelSpec
-from forerun.decoding.decoder import Request, prefill
+from forerun.decoding.decoder import Request
 from forerun.decoding.drafters import Drafters
 from forerun.decoding.host_loop import decode
+from forerun.decoding.prefill import prefill
 from forerun.decoding.verifier import Verifier
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.drafter import Drafter
@@ -27,7 +28,7 @@ from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
 from forerun.drafting.prompt_lookup import PromptLookupDrafter
 from forerun.drafting.token_recycling import TokenRecyclingDrafter
 from forerun.model.runner import LEAST_ROWS, Runner
-from forerun.model.shared_cache import SharedCacheRunner
+from forerun.model.self_drafting import SharedCacheRunner
 from forerun.model.warm_texts import BLOCK
 from forerun.sampling.noise import KeyedNoise
 from tests.marks import rest_slow

@@ -1,6 +1,7 @@
 """What the server answers is what the engine writes, whole and as a stream."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -235,3 +236,43 @@ def test_only_an_answer_goes_on(client: httpx.Client) -> None:
         refused = client.post("/v1/chat/completions", json=body)
         assert refused.status_code == 400
         assert "last message" in refused.json()["error"]["message"]
+
+
+PROGRESS_WAYS = (
+    ("/v1/chat/completions", lambda text: {"messages": [{"role": "user", "content": text}], "max_tokens": 2}),
+    ("/v1/completions", lambda text: {"prompt": text, "max_tokens": 2}),
+    ("/v1/messages", lambda text: {"messages": [{"role": "user", "content": text}], "max_tokens": 2}),
+    ("/v1/responses", lambda text: {"input": text, "max_output_tokens": 2}),
+)
+
+
+@pytest.mark.parametrize(("path", "body_of"), PROGRESS_WAYS, ids=[path for path, _ in PROGRESS_WAYS])
+def test_a_stream_tells_how_much_of_the_prompt_is_read(
+    client: httpx.Client, path: str, body_of: Callable[[str], dict[str, Any]]
+) -> None:
+    text = "".join(f"value_{number} = {path}\n" for number in range(110))
+    body = body_of(text) | {"stream": True}
+    read = [
+        event["prompt_progress"]
+        for event in json_events(client.post(path, json=body | {"return_progress": True}).text)
+        if "prompt_progress" in event
+    ]
+    assert len(read) > 2
+    assert [part["processed"] for part in read] == sorted({part["processed"] for part in read})
+    assert read[-1]["processed"] == read[-1]["total"] == num_prompt_tokens(client, path, body_of(text))
+    assert {part["cache"] for part in read} == {read[0]["cache"]}
+    again = json_events(client.post(path, json=body).text)
+    assert not any("prompt_progress" in event for event in again), "it was not asked for"
+    cached = json_events(client.post(path, json=body | {"return_progress": True}).text)
+    assert any(event.get("prompt_progress", {}).get("cache", 0) > read[-1]["total"] // 2 for event in cached)
+
+
+def json_events(text: str) -> list[dict[str, Any]]:
+    """The data of a stream's events."""
+    lines = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: {")]
+    return [json.loads(line) for line in lines]
+
+
+def num_prompt_tokens(client: httpx.Client, path: str, body: dict[str, Any]) -> int:
+    usage = client.post(path, json=body).json()["usage"]
+    return usage.get("prompt_tokens") or usage["input_tokens"] + usage.get("cache_read_input_tokens", 0)

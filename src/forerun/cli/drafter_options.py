@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Final, Literal, cast
 
-from forerun.cli.declare import flagged, given_settings, option, option_name, with_flags_of
+from forerun.cli.flags import flagged, given_settings, option, option_name, with_flags_of
 from forerun.cli.speculative_config import read_speculative_config
 from forerun.core.drafter_config import (
     DRAFTERS,

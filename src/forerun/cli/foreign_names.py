@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, Final
 
-from forerun.cli.declare import ENVIRONMENT_PREFIX, variable_of
+from forerun.cli.flags import ENVIRONMENT_PREFIX, variable_of
 
 TREE: Final = "how much is drafted is decided every round from measured costs; --depth and --verify-width set limits"
 FOREIGN_FLAGS: Final[Mapping[str, str]] = {

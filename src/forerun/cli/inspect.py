@@ -6,11 +6,11 @@ from typing import Annotated
 import typer
 
 from forerun.checkpoints.safetensors.header import ITEM_BYTES
-from forerun.cli.declare import option
 from forerun.cli.failures import INCOMPATIBLE, find_model_or_head
+from forerun.cli.flags import option
 from forerun.cli.head_sheet import head_rows, head_to_dict
+from forerun.cli.model_sheet import ModelSheet, count, file_rows, print_rows, read_sheet, size
 from forerun.cli.rank_sheet import rank_rows, rank_sheets
-from forerun.cli.sheet import ModelSheet, count, file_rows, print_rows, read_sheet, size
 from forerun.cli.template_sheet import template_rows
 from forerun.core.mixers import GatedDeltaNet, Mamba2, ShortConvolution
 from forerun.core.model_spec import ModelSpec

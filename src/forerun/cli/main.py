@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from forerun import __version__
-from forerun.cli.chat.entry import chat, run
+from forerun.cli.chat.chat import chat, run
 from forerun.cli.check import check
 from forerun.cli.demo import demo
 from forerun.cli.failures import say

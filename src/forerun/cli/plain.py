@@ -10,8 +10,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from forerun.cli.declare import with_readers
 from forerun.cli.failures import FAULTY_SETTING, say, shows_errors
+from forerun.cli.flags import with_readers
 from forerun.cli.foreign_names import FOREIGN_COMMANDS, FOREIGN_FLAGS
 from forerun.cli.help_text import help_text
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from forerun.cli.declare import given_settings, option, with_flags_of, with_options
 from forerun.cli.drafter_options import DrafterOptions
 from forerun.cli.engine_loading import open_engine, size_of
 from forerun.cli.failures import find_model, find_model_or_head, say
+from forerun.cli.flags import given_settings, option, with_flags_of, with_options
 from forerun.cli.fleet import FleetOptions, require_ray, serve_fleet
 from forerun.cli.logs import LogOptions, note_all
 from forerun.cli.options import MODEL_HELP, EngineOptions, ModelOptions

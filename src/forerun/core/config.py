@@ -53,6 +53,9 @@ class SamplingParams:
             natural logarithms of the target's own distribution, before all settings above. None: none are returned.
             If set, a GPU does not run rounds on its own.
         grammar: the form of the answer. If set, a GPU does not run rounds on its own.
+        max_thought_tokens: tokens of thoughts after which their closing mark is forced, up to 3 later if a character is
+            incomplete; 0: no thoughts; None: no limit. It has an effect only where the marks of thoughts are known, see
+            `Engine.stream`. If it can be reached, a GPU does not run rounds on its own.
     """
 
     max_new_tokens: int | None = setting(
@@ -80,6 +83,7 @@ class SamplingParams:
     seed: int | None = setting(None, "--seed", "-s", help="Same seed, same text.")
     logprobs: int | None = None
     grammar: Grammar | None = None
+    max_thought_tokens: int | None = None
 
     def __post_init__(self) -> None:
         read_fields(self)
@@ -120,6 +124,10 @@ class SamplingParams:
         require(
             self.logprobs is None or 0 <= self.logprobs <= MOST_LOGPROBS,
             f"logprobs {self.logprobs} must lie in [0, {MOST_LOGPROBS}], or be None",
+        )
+        require(
+            self.max_thought_tokens is None or self.max_thought_tokens >= 0,
+            f"max_thought_tokens {self.max_thought_tokens} must be >= 0, or None for no limit",
         )
 
     @property

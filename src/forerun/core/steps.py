@@ -60,6 +60,11 @@ class PrefillStep:
     num_tokens: int
     num_reused: int
 
+    def left_s(self, read_s: float) -> float | None:
+        """Seconds until the prompt is read at this speed, if what is new of it took `read_s` so far; None: unknown."""
+        num_new = self.num_read - self.num_reused
+        return read_s * (self.num_tokens - self.num_read) / num_new if num_new > 0 else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guessers:

@@ -20,11 +20,10 @@ from forerun.core.drafter_config import Automatic, NoDrafter, draft_name
 from forerun.core.errors import ConfigError, NumericalError
 from forerun.core.machine import cpu_model
 from forerun.core.model_spec import ModelSpec
-from forerun.core.pace import read_device
 from forerun.core.steps import PLAIN
 from forerun.core.threads import inference
 from forerun.decoding.decoder import Decoder, Request, play
-from forerun.decoding.device import device_decoders
+from forerun.decoding.device_loop import device_decoders
 from forerun.decoding.drafters import Drafters
 from forerun.decoding.host_loop import HostDecoder
 from forerun.drafting.drafter import PLAIN_PLAN
@@ -101,20 +100,20 @@ def open_engine(
     """
     source = open_source(config.target)
     checkpoint = Checkpoint.open(source, config)
-    tokenizer = tokenizer_of(source, config)
+    tokenizer = tokenizer_of(source, config.chat_template)
     max_length = resolve_max_length(config, checkpoint.spec)
     require_rows(tokenizer, checkpoint.spec, config.target)
     eos_ids = source.stop_ids()  # before anything slow, as it may fail
     default_sampling = source.default_sampling()  # likewise
-    choice = checkpoint.choose_backend(config, config.exactness)
+    choice = checkpoint.choose_backend(config.exactness)
     warn_of_missing_kernels(choice)
-    require_codes(checkpoint, config)
+    require_codes(checkpoint)
     learnt = open_learnt(config, checkpoint, choice, cores)
 
     def load(num_rows: int) -> Runner:
         return load_target(checkpoint, config, choice, cores, max_length + num_rows, on_progress)
 
-    loader = DrafterLoader(config, policies, checkpoint.spec, tokenizer, max_length, cores, learnt, choice.backend)
+    loader = DrafterLoader(config, policies, checkpoint, tokenizer, max_length, cores, learnt, choice.backend)
     drafters, target = loader.load(config.drafter, load, on_progress)
     cores = replace(cores, place=target.backend.place_threads)
     if config.exactness == "exact":
@@ -159,7 +158,7 @@ def load_target(
     on_progress: Progress | None,
 ) -> Runner:
     """Load the target, or this process's part of it."""
-    pace = read_device(config.device).target
+    pace = checkpoint.placement.target
     if config.target_ranks > 1:
         return load_shared(
             checkpoint,
@@ -173,14 +172,20 @@ def load_target(
             cores=cores.target,
             on_progress=on_progress,
         )
-    return checkpoint.load(config, exactness=config.exactness, capacity=capacity, pace=pace, on_progress=on_progress)
+    return checkpoint.load(
+        exactness=config.exactness,
+        capacity=capacity,
+        cache_bytes=config.cache_bytes,
+        pace=pace,
+        on_progress=on_progress,
+    )
 
 
-def tokenizer_of(source: CheckpointSource, config: EngineConfig) -> Tokenizer:
+def tokenizer_of(source: CheckpointSource, chat_template: str | None) -> Tokenizer:
     """The model's tokenizer, with the chat template that the user gave. Its process starts while weights are read."""
     tokenizer = source.tokenizer()
-    if config.chat_template is not None:
-        tokenizer = tokenizer.with_chat_template(read_template(config.chat_template))
+    if chat_template is not None:
+        tokenizer = tokenizer.with_chat_template(read_template(chat_template))
     if tokenizer.chat_template is not None:
         tokenizer.chat_template.start()
     return tokenizer

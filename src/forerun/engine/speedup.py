@@ -19,7 +19,7 @@ from forerun.decoding.drafters import Drafters
 from forerun.decoding.host_loop import PlainStretches
 from forerun.engine.stream import Compare
 from forerun.engine.threads_and_cores import CorePlacement
-from forerun.model.measure import measure_pace, time_pass
+from forerun.model.pass_times import measure_pace, time_pass
 from forerun.model.runner import Runner
 from forerun.speculation.referee.plain_times import SHARE, PlainTimes, Stretch, speedup_of
 

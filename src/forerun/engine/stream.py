@@ -23,7 +23,7 @@ from forerun.core.threads import inference
 from forerun.decoding.decoder import Round
 from forerun.engine.exclusive import ExclusiveUse
 from forerun.engine.threads_and_cores import CorePlacement
-from forerun.text.assembly import TextAssembly
+from forerun.text.detokenizer import TextAssembly
 
 # A text's tokens, rounds and seconds of decoding, and whether plain rounds may be timed after it.
 Compare = Callable[[Sequence[int], int, float, bool], Speedup | None]

@@ -38,6 +38,8 @@ class ServerConfig:
         insecure_no_auth: allow addresses other than loopback without a key.
         allowed_hosts: names accepted in the Host header in addition to those of loopback.
         allowed_origins: other sites, such as https://chat.example, whose pages may call the server.
+        max_thought_tokens: most tokens of a model's thoughts in an answer, for requests that set no limit; None: no
+            limit.
         is_demo: add a route that kills the drafter's process.
         max_loaded: how many of several models may be loaded at once; None: as many as fit.
         max_body_bytes, max_header_bytes: size of a request.
@@ -75,6 +77,11 @@ class ServerConfig:
     allowed_origins: tuple[str, ...] = setting(
         (), "--allowed-origin", help="Another site whose pages may call the server; repeatable."
     )
+    max_thought_tokens: int | None = setting(
+        None,
+        "--reasoning-budget",
+        help="Tokens of thoughts in an answer at most, where a request sets no limit; 0: none; -1: no limit.",
+    )
     is_demo: bool = setting(
         False, "--demo", help="Add a route that kills the drafter's process, to show that no text changes."
     )
@@ -97,7 +104,7 @@ class ServerConfig:
     max_queued_tokens: int = setting(
         2**21, "--max-queued-tokens", help="Limit on tokens of waiting requests."
     )  # 64 of 32,768
-    max_request_s: float = setting(600.0, "--request-timeout", help="Seconds from a request to its last token.")
+    max_request_s: float = setting(3600.0, "--request-timeout", help="Seconds from a request to its last token.")
     max_unread_events: int = 1024
     max_template_s: float = 1.0
     max_template_bytes: int = 2**29
@@ -120,6 +127,12 @@ class ServerConfig:
             short_keys == 0,
             f"{short_keys} of {len(self.api_keys)} API keys are shorter than {MIN_KEY_CHARACTERS} characters, so they "
             "can be guessed: make one with openssl rand -hex 24",
+        )
+        if self.max_thought_tokens == -1:
+            object.__setattr__(self, "max_thought_tokens", None)
+        require(
+            self.max_thought_tokens is None or self.max_thought_tokens >= 0,
+            f"max_thought_tokens {self.max_thought_tokens} must be >= 0, or -1 for no limit",
         )
         for name in COUNTS:
             require(getattr(self, name) >= 1, f"{name} {getattr(self, name)} must be >= 1")

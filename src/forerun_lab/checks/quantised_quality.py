@@ -56,7 +56,7 @@ def load(name: str, dtype: str) -> tuple[Checkpoint, Runner]:
     """A model in a dtype."""
     config = EngineConfig(target=name, **numbers(dtype))
     checkpoint = Checkpoint.open(open_source(name), config)
-    runner = checkpoint.load(config, exactness="fast", capacity=WINDOW, pace=None, on_progress=None)
+    runner = checkpoint.load(exactness="fast", capacity=WINDOW)
     return checkpoint, runner
 
 

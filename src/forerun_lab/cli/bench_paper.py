@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from forerun.checkpoints.short_names.catalogue import find_named
-from forerun.cli.declare import option, output, with_flags_of, with_options
 from forerun.cli.failures import find_draft_model, find_model, say
+from forerun.cli.flags import option, output, with_flags_of, with_options
 from forerun.cli.progress import progress
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import BUILTIN_TARGET, Parallel
 from forerun.core.errors import require
 from forerun.core.optional_packages import install_command
-from forerun.core.places import cache_folder
+from forerun.core.paths import cache_folder
 from forerun_lab.cli.bench_report import has_matplotlib
 from forerun_lab.cli.bench_run import names, progress_bar, say_data
 
@@ -206,7 +206,7 @@ def request_of(
     out: Path,
 ) -> "PaperRequest":
     """The flags as one value, with all defaults settled."""
-    from forerun.cli.declare import given_settings
+    from forerun.cli.flags import given_settings
     from forerun.engine.known_draft import draft_for
     from forerun_lab.bench.data.datasets import load_dataset
 

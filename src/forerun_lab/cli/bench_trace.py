@@ -4,8 +4,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
-from forerun.cli.declare import option, output, with_options
 from forerun.cli.failures import find_draft_model, find_model, say
+from forerun.cli.flags import option, output, with_options
 from forerun.cli.options import MachineOptions, engine_config
 from forerun.cli.progress import progress
 from forerun.core.config import SamplingParams

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Final, cast, get_args, get_origin, get_type_h
 
 import typer
 
-from forerun.cli.declare import flagged, option_name, with_flags_of
 from forerun.cli.drafter_options import DRAFT_FLAG, OF_A_PROCESS, DrafterOptions, NameOrAlias, flag_of, flags_used
+from forerun.cli.flag_values import flag_kind, plain_kind, read_size, reader_of
+from forerun.cli.flags import flagged, option_name, with_flags_of
 from forerun.cli.options import SHOWN, engine_config
-from forerun.cli.values import flag_kind, plain_kind, read_size, reader_of
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import DRAFTERS, NoDrafter
 from forerun.core.errors import ConfigError, require

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from forerun.cli.declare import option, output, with_flags_of, with_options
 from forerun.cli.failures import INTERRUPTED, find_model, say
+from forerun.cli.flags import option, output, with_flags_of, with_options
 from forerun.cli.interrupt import StopOnInterrupt
 from forerun.cli.options import SHOWN, engine_config
 from forerun.core.config import AUTO_DEVICE, EngineConfig
@@ -71,7 +71,7 @@ def distill(
     seconds = read_duration(time)
     asked = tuple(turn for path in questions or () for turn in _questions(path))
     find_model(target)
-    from forerun.engine.device import settle_device
+    from forerun.engine.auto_device import settle_device
     from forerun_lab.distill.run import Distillation  # imports torch
 
     config = DistillConfig(

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 from forerun.checkpoints.short_names.catalogue import find_named
-from forerun.cli.declare import option, output, with_flags_of, with_options
 from forerun.cli.failures import find_draft_model, find_model, say
+from forerun.cli.flags import option, output, with_flags_of, with_options
 from forerun.cli.options import SHOWN, engine_config
 from forerun.cli.progress import progress
 from forerun.core.config import EngineConfig
@@ -15,7 +15,7 @@ from forerun.core.drafter_config import BUILTIN_TARGET
 from forerun.core.errors import ConfigError
 from forerun.core.output_file import require_writable, write_whole
 from forerun.core.pace import read_device
-from forerun.core.places import path_of
+from forerun.core.paths import path_of
 from forerun_lab.cli.plan_bound import bound_entry, print_table, show_bound
 from forerun_lab.planner.profile import Profile
 from forerun_lab.planner.trace import AnswerTrace, read_traces

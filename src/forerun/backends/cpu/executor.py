@@ -18,11 +18,11 @@ from torch import Tensor
 
 from forerun.backends.backend import DraftLayers
 from forerun.backends.cpu.binding import library
-from forerun.backends.cpu.crew import Crew
 from forerun.backends.cpu.draft_linear import DraftLinear
 from forerun.backends.cpu.host_group import HostGroup
 from forerun.backends.cpu.layouts import FORMATS, Buffer, NativeOp, Pass
 from forerun.backends.cpu.lowering import Lowering
+from forerun.backends.cpu.num_threads import ThreadChooser
 from forerun.core.errors import ContextOverflowError
 from forerun.core.stop_flag import stop_address
 from forerun.core.sublayers import Sublayer
@@ -44,7 +44,7 @@ class NativeExecutor(ModelExecutor):
         self._group = group
         self.fused = NativeProgram(lowering, fuse=True)
         self._stepwise: NativeProgram | None = None
-        self._crew = Crew()
+        self._chooser = ThreadChooser()
         self._pass = PassBuffers(lowering.sublayers, can_stop=group is None)  # other ranks wait for all of its sums
 
     def run(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
@@ -68,15 +68,15 @@ class NativeExecutor(ModelExecutor):
         return output
 
     def _run_fused(self, one_pass: Pass, logits: Tensor) -> None:
-        """Run the pass with the number of threads that `Crew` chooses."""
-        num_threads = self._crew.threads(kernel_threads())
+        """Run the pass with the number of threads that `ThreadChooser` chooses."""
+        num_threads = self._chooser.threads(kernel_threads())
         num_rows = one_pass.num_rows
         stops = library().forerun_num_stops()
         began = perf_counter()
         self.fused.run(one_pass, logits, num_threads=num_threads)
         if num_rows <= MOST_TIMED_ROWS:
             elapsed_s = perf_counter() - began
-            self._crew.told(num_rows, elapsed_s, is_stopped=library().forerun_num_stops() != stops)
+            self._chooser.told(num_rows, elapsed_s, is_stopped=library().forerun_num_stops() != stops)
 
     def embed(self, token_ids: Tensor) -> Tensor:
         return self.lowering.embed(token_ids)

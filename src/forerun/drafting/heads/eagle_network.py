@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from forerun.backends.backend import Backend, DraftLayers
-from forerun.backends.rounds import RoundPlan
+from forerun.backends.device_rounds import RoundPlan
 from forerun.core.drafter_config import DraftHead
 from forerun.drafting.draft_model import UsualAcceptance, serial_rows
 from forerun.drafting.heads.drafter import HeadDrafter

@@ -6,14 +6,14 @@ Nothing here needs torch before weights are read, so that commands describe a he
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
-from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
 
 from forerun.checkpoints.gguf.header import GgufFile
 from forerun.checkpoints.safetensors.header import StoredTensor
-from forerun.checkpoints.safetensors.stored_bytes import read_ids
 from forerun.core.errors import CheckpointError
 from forerun.core.json_file import JsonFile
 from forerun.core.model_spec import ModelSpec
+from forerun.drafting.heads.vocabulary_map import MAP, read_target_ids
 
 if TYPE_CHECKING:
     import torch
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 Shape: TypeAlias = tuple[int, ...]
 Shapes: TypeAlias = Mapping[str, Shape]  # of all tensors of a head, the first layer being "layers.0."
-MAP: Final = "d2t"  # of the head's tokens to the target's
 
 
 class HeadSpec(Protocol):
@@ -177,16 +176,7 @@ class StoredHead:
         """int64 [W], the target's tokens that the head's W outputs stand for, ascending; None: the same ids."""
         if MAP not in self.ids:
             return None
-        import torch
-
-        stored = read_ids(self.ids[MAP])
-        ids = stored + torch.arange(len(stored)) if self.is_offset else stored
-        if len(ids) != self.spec.body.vocab_size or not bool((ids[1:] > ids[:-1]).all()) or int(ids[0]) < 0:
-            raise CheckpointError(
-                f"{self.ids[MAP].path}: {MAP} must give {self.spec.body.vocab_size} tokens of the target in ascending "
-                "order: fetch the head again"
-            )
-        return ids
+        return read_target_ids(self.ids[MAP], self.spec.body.vocab_size, is_offset=self.is_offset)
 
     def require_fit(self, target: ModelSpec, target_name: str) -> None:
         """Refuse a target for which the head was not made.

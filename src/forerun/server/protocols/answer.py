@@ -8,9 +8,9 @@ from string import ascii_letters, digits
 from typing import Any, Protocol, TypeAlias
 from uuid import uuid4
 
-from forerun.core.steps import DecodeStep, FinishReason, Generation, StepStats
-from forerun.server.protocols.details import RoundDetails
+from forerun.core.steps import DecodeStep, FinishReason, Generation, PrefillStep, StepStats
 from forerun.server.protocols.errors import ApiError
+from forerun.server.protocols.forerun_key import RoundDetails
 from forerun.server.protocols.generation_request import GenerationRequest
 from forerun.server.protocols.logprobs import TokenEntry, TokenLogprobs
 from forerun.server.protocols.sse import Body
@@ -219,6 +219,14 @@ class Answer:
         return sum(choice.num_tokens for choice in self.choices)
 
 
+def prompt_progress(step: PrefillStep, seconds: float) -> Body:
+    """How much of a prompt is read, in llama-server's form: the key `prompt_progress` of an event."""
+    is_read = step.num_read == step.num_tokens  # up to the last token, which the first round reads
+    processed = step.num_read + is_read
+    counts = {"total": step.num_tokens + 1, "cache": step.num_reused, "processed": processed}
+    return {"prompt_progress": {**counts, "time_ms": round(seconds * 1e3)}}
+
+
 class AnswerWriter(Protocol):
     """Writes an answer in the form of a protocol, whole or as events."""
 
@@ -234,8 +242,12 @@ class AnswerWriter(Protocol):
     def close(self) -> bytes:
         """The events after the last text."""
 
-    def wait(self) -> bytes:
-        """The bytes that keep a waiting connection open."""
+    def wait(self, progress: Body | None = None) -> bytes:
+        """The bytes that keep a waiting connection open.
+
+        Args:
+            progress: `prompt_progress`, for a client that asked for it.
+        """
 
     def fail(self, error: ApiError) -> bytes:
         """The event of an error, which ends the stream."""

@@ -13,7 +13,7 @@ from forerun.server.protocols.generation_request import GenerationRequest, Middl
 from forerun.server.protocols.logprobs import text_logprobs
 from forerun.server.protocols.openai_writer import OpenaiWriter, finish_of, reported, usage_so_far
 from forerun.server.protocols.protocol import ApiProtocol
-from forerun.server.protocols.shapes import ShapedFields
+from forerun.server.protocols.response_format import ShapedFields
 from forerun.server.protocols.sse import Body
 from forerun.server.protocols.unsupported import UNSUPPORTED, refuse_unsupported
 from forerun.text.output.events import Content

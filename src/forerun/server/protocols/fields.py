@@ -5,6 +5,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
 
 from forerun.core.config import NUM_SEEDS
+from forerun.server.protocols.errors import invalid
 
 MAX_TOKENS: Final = 2**20  # ids of a prompt: more than any model's context
 TOKEN_IDS: Final = 2**31  # more than any vocabulary
@@ -149,6 +150,7 @@ class WritingFields(Fields):
     n_predict: Limit | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    return_progress: bool | None = None
     user: Name | None = None
     forerun: ForerunOptions | None = None
 
@@ -161,6 +163,7 @@ class WritingFields(Fields):
             "sampling": self.sampling() | sampling,
             "num_choices": self.n or 1,
             "streams": bool(self.stream),
+            "shows_progress": bool(self.return_progress),
             "drafter": options.drafter,
             "shows_usage": stream_options.include_usage,
             "shows_usage_so_far": stream_options.include_usage and stream_options.continuous_usage_stats,
@@ -196,6 +199,22 @@ def plain_sampling(
     stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
     given["stop"] = tuple(text for text in stops if text)
     return given
+
+
+def thought_limit(**given: Any) -> int | None:
+    """The first limit on the tokens of thoughts that is given, by the names of its fields; None: the server's.
+
+    Raises:
+        ApiError: it is not a whole number >= -1.
+    """
+    for name, value in given.items():
+        number = whole(value)
+        if number is None:
+            continue
+        if not isinstance(number, int) or isinstance(number, bool) or number < -1:
+            raise invalid(f"{name} must be a whole number of tokens, or -1 for no limit.", param=name.partition(".")[0])
+        return MAX_TOKENS if number == -1 else number
+    return None
 
 
 def first_limit(*limits: int | None) -> int | None:

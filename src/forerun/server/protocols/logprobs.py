@@ -8,7 +8,8 @@ from typing import Final
 
 from forerun.core.steps import DecodeStep, TokenLogprob
 from forerun.server.protocols.sse import Body
-from forerun.text.tokenizer import IncrementalDecoder, Tokenizer
+from forerun.text.detokenizer import IncrementalDecoder
+from forerun.text.tokenizer import Tokenizer
 
 IMPOSSIBLE: Final = -9999.0
 

@@ -7,8 +7,8 @@ from pydantic import BaseModel, Field, WithJsonSchema
 
 from forerun.core.steps import FinishReason
 from forerun.server.protocols.answer import Answer, AnswerChoice, Call, ParsedRound, Part
+from forerun.server.protocols.anthropic_history import messages_of, system_text
 from forerun.server.protocols.described import HAS_FORMAT, MESSAGES_CHOICE, MESSAGES_TOOL, items
-from forerun.server.protocols.earlier_blocks import messages_of, system_text
 from forerun.server.protocols.errors import ApiError, PromptTooLongError, invalid
 from forerun.server.protocols.fields import (
     Fields,
@@ -22,10 +22,11 @@ from forerun.server.protocols.fields import (
     TopK,
     first_limit,
     plain_sampling,
+    thought_limit,
 )
 from forerun.server.protocols.generation_request import Chat, GenerationRequest, ToolUse
 from forerun.server.protocols.protocol import ApiProtocol
-from forerun.server.protocols.shapes import format_grammar
+from forerun.server.protocols.response_format import format_grammar
 from forerun.server.protocols.sse import Body, named_event
 from forerun.server.protocols.tools import function_tool, is_name, no_name, tool_use
 from forerun.text.output.events import CallArguments, CallEnded, CallStarted, Content, OutputEvent, Reasoning
@@ -60,6 +61,7 @@ class MessagesRequest(Fields):
     tools: Annotated[Objects, items(MESSAGES_TOOL)] | None = None
     tool_choice: Annotated[Object, WithJsonSchema(MESSAGES_CHOICE)] | None = None
     thinking: Object | None = None
+    return_progress: bool | None = None
     output_config: Annotated[Object, WithJsonSchema(HAS_FORMAT)] | None = None
     metadata: Object | None = None
 
@@ -75,7 +77,8 @@ def read(request: MessagesRequest) -> GenerationRequest:
     last = messages[-1] if messages else {}
     use, skipped = tools_of(request)
     output = request.output_config or {}
-    kind = (request.thinking or {}).get("type")
+    thinking = request.thinking or {}
+    kind = thinking.get("type")
     effort = output.get("effort")
     shape = output.get("format")
     given = {"temperature": request.temperature, "top_p": request.top_p, "top_k": request.top_k}
@@ -85,6 +88,7 @@ def read(request: MessagesRequest) -> GenerationRequest:
             tool_use=use,
             effort=effort if isinstance(effort, str) else None,
             thinks=kind != "disabled" if isinstance(kind, str) else None,
+            max_thought_tokens=thought_limit(**{"thinking.budget_tokens": thinking.get("budget_tokens")}),
             continues=last.get("role") == "assistant" and bool(last.get("content")) and "tool_calls" not in last,
         ),
         param="messages",
@@ -94,6 +98,7 @@ def read(request: MessagesRequest) -> GenerationRequest:
         grammar=format_grammar(shape, "output_config.format"),
         grammar_at="output_config.format.schema",
         streams=bool(request.stream),
+        shows_progress=bool(request.return_progress),
         ignored=[*request.others, *skipped, *ignored],
     )
 
@@ -183,8 +188,8 @@ class MessagesWriter:
     def close(self) -> bytes:
         return named_event("message_stop", {})
 
-    def wait(self) -> bytes:
-        return named_event("ping", {})
+    def wait(self, progress: Body | None = None) -> bytes:
+        return named_event("ping", progress or {})
 
     def fail(self, error: ApiError) -> bytes:
         return error_event(error, self._answer.request_id)

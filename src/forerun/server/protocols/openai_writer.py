@@ -51,8 +51,8 @@ class OpenaiWriter:
         usage = self._event([], **reported(self._answer)) if self._answer.request.shows_usage else b""
         return usage + DONE
 
-    def wait(self) -> bytes:
-        return COMMENT
+    def wait(self, progress: Body | None = None) -> bytes:
+        return COMMENT if progress is None else self._chunk(0, self._nothing, **usage_so_far(self._answer), **progress)
 
     def fail(self, error: ApiError) -> bytes:
         return openai_event(error, self._answer.request_id)

@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from forerun.core.steps import DecodeStep, Generation
-from forerun.server.protocols.answer import Answer, AnswerChoice, MakeWriter, id_maker
+from forerun.server.protocols.answer import Answer, AnswerChoice, MakeWriter, id_maker, prompt_progress
 from forerun.server.protocols.errors import ApiError
 from forerun.server.protocols.generation_request import GenerationRequest
 from forerun.server.protocols.openai_writer import FINISH
@@ -21,7 +21,7 @@ from forerun.server.protocols.unsupported import ignored_header
 from forerun.server.request_state import state_of
 from forerun.server.routes.engine_calls import engine_calls
 from forerun.server.work.engine_call import EngineCall, Prompt
-from forerun.server.work.job import EarlyEnd, Event, Job, Mark
+from forerun.server.work.job import EarlyEnd, Event, Job, Mark, ReadProgress
 from forerun.server.work.service import Service
 
 GONE: Final = 499  # nginx's status for a client that has disconnected; nobody reads it
@@ -190,6 +190,8 @@ class Answering:
         """An event in the protocol's form; may be empty."""
         index = event.index
         match event.body:
+            case ReadProgress(step, seconds):
+                return self._writer.wait(prompt_progress(step, seconds))
             case DecodeStep() as step:
                 return self._writer.add(index, self._answer.choices[index].parse(step))
             case Generation() as result:

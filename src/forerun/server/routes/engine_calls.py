@@ -42,6 +42,7 @@ def engine_calls(
                 drafter=drafter,
                 owner=owner,
                 only_reads=request.limit == 0,
+                shows_progress=request.streams and request.shows_progress,
                 # Not for streams: their reader uses the CPU during the text but not after it, so times would differ.
                 times_plain=request.shows_details and not request.streams,
             )
@@ -66,6 +67,8 @@ def sampling_of(
     given = dict(request.sampling)
     if prompt.end_ids:
         given["stop_token_ids"] = (*given.get("stop_token_ids", ()), *prompt.end_ids)
+    if prompt.max_thought_tokens is not None:
+        given["max_thought_tokens"] = prompt.max_thought_tokens
     if prompt.grammar is not None:
         given["grammar"] = prompt.grammar
         if given.get("ignore_eos"):

@@ -21,6 +21,7 @@ class Prompt:
         grammar: the form that the answer must have.
         shown_tokens: special tokens that the parser needs in the text.
         thoughts: the marks of thoughts in the answer, in which stop texts do not count.
+        max_thought_tokens: see `SamplingParams`.
         end_ids: tokens that end the answer, besides the model's own.
         prediction: ids of a text that the answer may resemble.
         ignored: names of the request's fields that have no effect on this model.
@@ -33,6 +34,7 @@ class Prompt:
     grammar: Grammar | None = None
     shown_tokens: Sequence[str] = ()
     thoughts: ThoughtMarks | None = None
+    max_thought_tokens: int | None = None
     end_ids: Sequence[int] = ()
     prediction: Sequence[int] = ()
     ignored: Sequence[str] = ()
@@ -44,6 +46,7 @@ class EngineCall:
 
     Args:
         only_reads: read the prompt and write nothing.
+        shows_progress: events tell how much of the prompt is read.
         times_plain: time plain rounds after the text, if the speedup estimate needs more and no request waits.
     """
 
@@ -52,6 +55,7 @@ class EngineCall:
     drafter: str | None = None
     owner: str = ""
     only_reads: bool = False
+    shows_progress: bool = False
     times_plain: bool = False
 
     @property

@@ -14,7 +14,7 @@ from forerun.core.pace import Pace
 from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.model.executor import CacheMove, ForwardInput
 from forerun.model.runner import Runner
-from forerun.model.shared_cache import DraftRunner
+from forerun.model.self_drafting import DraftRunner
 from forerun.model.tree_cache import TreeCache
 
 MOST_REPEATS: Final = 8

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, TypeVar, get_args, get_origin, get_typ
 import typer
 from typer.models import OptionInfo
 
-from forerun.cli.values import flag_kind, metavar_of, plain_kind, read_size, reader_of
+from forerun.cli.flag_values import flag_kind, metavar_of, plain_kind, read_size, reader_of
 
 T = TypeVar("T")
 ENVIRONMENT_PREFIX: Final = "FORERUN_"

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from forerun.backends.cpu.crew import Crew
+from forerun.backends.cpu.num_threads import ThreadChooser
 
 Machine = Callable[[int], tuple[float, bool]]  # of threads: a pass's seconds, and whether a thread lost its core
 
@@ -16,25 +16,25 @@ def busy(num_threads: int) -> tuple[float, bool]:
     return (0.004, False) if num_threads == 1 else (0.008, True)
 
 
-def play(crew: Crew, machine: Machine, seconds: float, most: int = 2) -> tuple[list[int], float]:
+def play(chooser: ThreadChooser, machine: Machine, seconds: float, most: int = 2) -> tuple[list[int], float]:
     """The threads of each pass, and the passes a second."""
     elapsed_s = 0.0
     threads = list[int]()
     while elapsed_s < seconds:
-        threads.append(crew.threads(most))
+        threads.append(chooser.threads(most))
         pass_s, is_stopped = machine(threads[-1])
-        crew.told(1, pass_s, is_stopped=is_stopped)
+        chooser.told(1, pass_s, is_stopped=is_stopped)
         elapsed_s += pass_s
     return threads, len(threads) / elapsed_s
 
 
 def test_a_quiet_machine_gives_every_pass_all_threads() -> None:
-    assert set(play(Crew(), quiet, 10.0)[0]) == {2}
-    assert set(play(Crew(), quiet, 10.0, most=64)[0]) == {64}
+    assert set(play(ThreadChooser(), quiet, 10.0)[0]) == {2}
+    assert set(play(ThreadChooser(), quiet, 10.0, most=64)[0]) == {64}
 
 
 def test_a_core_lost_now_and_then_changes_nothing() -> None:
-    crew = Crew()
+    chooser = ThreadChooser()
     passes = 0
 
     def machine(num_threads: int) -> tuple[float, bool]:
@@ -42,21 +42,21 @@ def test_a_core_lost_now_and_then_changes_nothing() -> None:
         passes += 1
         return 0.004 / num_threads, passes % 20 == 0
 
-    assert set(play(crew, machine, 10.0)[0]) == {2}
+    assert set(play(chooser, machine, 10.0)[0]) == {2}
 
 
 def test_a_machine_that_is_quiet_again_gets_all_threads_within_a_second() -> None:
-    crew = Crew()
-    play(crew, busy, 5.0)
-    play(crew, quiet, 1.0)
-    assert set(play(crew, quiet, 5.0)[0]) == {2}
+    chooser = ThreadChooser()
+    play(chooser, busy, 5.0)
+    play(chooser, quiet, 1.0)
+    assert set(play(chooser, quiet, 5.0)[0]) == {2}
 
 
 def test_more_threads_stay_where_they_are_faster_though_they_lose_cores() -> None:
     def machine(num_threads: int) -> tuple[float, bool]:
         return 0.008 / num_threads, True
 
-    threads, speed = play(Crew(), machine, 20.0)
+    threads, speed = play(ThreadChooser(), machine, 20.0)
     assert speed > 0.95 * 2 / 0.008
     assert threads.count(2) > threads.count(1)
 
@@ -65,22 +65,22 @@ def test_of_many_threads_as_many_stay_as_there_are_cores_left() -> None:
     def machine(num_threads: int) -> tuple[float, bool]:
         return (0.02 / num_threads, False) if num_threads <= 20 else (0.00016 * num_threads, True)
 
-    crew = Crew()
-    play(crew, machine, 5.0, most=64)
-    threads, _ = play(crew, machine, 10.0, most=64)
+    chooser = ThreadChooser()
+    play(chooser, machine, 5.0, most=64)
+    threads, _ = play(chooser, machine, 10.0, most=64)
     assert max(set(threads), key=threads.count) == 16
 
 
 def test_another_number_asked_for_is_taken_at_once() -> None:
-    crew = Crew()
-    play(crew, busy, 1.0)
-    assert crew.threads(3) == 3
-    assert crew.threads(1) == 1
+    chooser = ThreadChooser()
+    play(chooser, busy, 1.0)
+    assert chooser.threads(3) == 3
+    assert chooser.threads(1) == 1
 
 
 def test_a_process_that_was_stopped_is_no_reason_for_fewer_threads() -> None:
-    crew = Crew()
-    play(crew, quiet, 1.0)
-    crew.threads(2)
-    crew.told(1, 3600.0, is_stopped=True)
-    assert set(play(crew, quiet, 5.0)[0]) == {2}
+    chooser = ThreadChooser()
+    play(chooser, quiet, 1.0)
+    chooser.threads(2)
+    chooser.told(1, 3600.0, is_stopped=True)
+    assert set(play(chooser, quiet, 5.0)[0]) == {2}

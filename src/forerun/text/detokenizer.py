@@ -1,12 +1,23 @@
 """Converts token ids to text, one at a time, until the text ends."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
 
 from forerun.core.config import SamplingParams
 from forerun.core.steps import FinishReason
 from forerun.text.output.text_source import num_held
 from forerun.text.output.thoughts import ThoughtDivider, ThoughtMarks
-from forerun.text.tokenizer import IncrementalDecoder, Tokenizer
+from forerun.text.tokenizer import REPLACEMENT, Tokenizer
+
+MAX_EAGER_TOKENS: Final = 8
+# Beginnings of characters in UTF-8 (the Unicode Standard, table 3-7). Python's own incremental decoder also waits for
+# more after the first two bytes of a surrogate, which is not a character.
+UNFINISHED: Final = re.compile(
+    rb"(?:[\xC2-\xDF]|\xE0[\xA0-\xBF]?|[\xE1-\xEC\xEE\xEF][\x80-\xBF]?|\xED[\x80-\x9F]?"
+    rb"|\xF0(?:[\x90-\xBF][\x80-\xBF]?)?|[\xF1-\xF3][\x80-\xBF]{0,2}|\xF4(?:[\x80-\x8F][\x80-\xBF]?)?)\Z"
+)
 
 
 class TextAssembly:
@@ -132,3 +143,75 @@ class StopStrings:
         """
         found = [(start + len(stop), start) for stop in self._stops if (start := window.find(stop)) >= 0]
         return min(found) if found else None
+
+
+class IncrementalDecoder:
+    """Decodes ids piece by piece: the pieces and `flush` together are `decode` of all ids, without an incomplete last
+    character.
+
+    A piece is the text that the new tokens add when they are decoded together with the last emitted ones, so that a
+    decoder that drops the text's leading space drops it once. A tail that later ids may still change is held back: an
+    unfinished UTF-8 sequence, which decodes to U+FFFD, and a run of byte-fallback tokens, which decodes either as a
+    whole or, if it is not UTF-8, to one U+FFFD each. A long tail of U+FFFD is decoded again only when its length has
+    doubled, so the work per token is constant on average for any text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, shown: Mapping[int, str] = MappingProxyType({})) -> None:
+        """Begin a text.
+
+        Args:
+            shown: special tokens whose texts are part of the text.
+        """
+        self._tokenizer = tokenizer
+        self._shown = shown
+        self._context: list[int] = []
+        self._pending: list[int] = []
+        self._next_look = 1
+
+    def feed(self, token_ids: Sequence[int]) -> str:
+        """The text that is certain with these ids."""
+        return "".join([self._feed_one(id_) for id_ in token_ids])
+
+    def flush(self) -> str:
+        """The text still held back, once no more ids follow.
+
+        A U+FFFD in it was written by the model, or stands for bytes that no further ids could complete.
+        """
+        num_unfinished = num_unfinished_bytes(b"".join(map(self._tokenizer.bytes_of, self._pending)))
+        if num_unfinished and self._tokenizer.is_byte(self._pending[-1]):
+            del self._pending[-num_unfinished:]
+            num_unfinished = 0
+        text = self._pending_text()
+        self._advance()
+        return text.removesuffix(REPLACEMENT) if num_unfinished else text
+
+    def _feed_one(self, id_: int) -> str:
+        if id_ in self._shown:
+            return self.flush() + self._shown[id_]
+        if self._tokenizer.is_silent(id_):
+            return ""
+        self._pending.append(id_)
+        if self._tokenizer.is_byte(id_) or len(self._pending) < self._next_look:
+            return ""
+        text = self._pending_text()
+        if not text or text.endswith(REPLACEMENT):
+            num_pending = len(self._pending)
+            self._next_look = num_pending + 1 if num_pending < MAX_EAGER_TOKENS else 2 * num_pending
+            return ""
+        self._advance()
+        return text
+
+    def _pending_text(self) -> str:
+        before = self._tokenizer.decode(self._context)
+        return self._tokenizer.decode(self._context + self._pending)[len(before) :]
+
+    def _advance(self) -> None:
+        self._context = self._pending
+        self._pending = []
+        self._next_look = 1
+
+
+def num_unfinished_bytes(text: bytes) -> int:
+    """Number of bytes at the end of a UTF-8 text that begin a character without completing it."""
+    found = UNFINISHED.search(text)
+    return 0 if found is None else len(found[0])

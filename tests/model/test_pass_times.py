@@ -6,11 +6,11 @@ import torch
 from forerun.core.pace import Pace
 from forerun.core.sublayers import ATTENTION
 from forerun.drafting.layer_skip.speed_model import SkipCosts, measure_skip_costs
-from forerun.model import measure
+from forerun.model import pass_times
 from forerun.model.executor import ForwardInput, ForwardOutput
-from forerun.model.measure import MOST_REPEATS, SETTLED_S, measure_pace, measure_reading, rising, stand_in
+from forerun.model.pass_times import MOST_REPEATS, SETTLED_S, measure_pace, measure_reading, rising, stand_in
 from forerun.model.runner import Runner
-from forerun.model.shared_cache import SharedCacheRunner
+from forerun.model.self_drafting import SharedCacheRunner
 from tests.tiny import plain_spec, random_weights, tiny_runner
 
 SPEC = plain_spec()
@@ -19,8 +19,8 @@ SPEC = plain_spec()
 @pytest.fixture(autouse=True)
 def _measured_as_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     """Engines of other tests measure less."""
-    monkeypatch.setattr(measure, "MOST_REPEATS", MOST_REPEATS)
-    monkeypatch.setattr(measure, "SETTLED_S", SETTLED_S)
+    monkeypatch.setattr(pass_times, "MOST_REPEATS", MOST_REPEATS)
+    monkeypatch.setattr(pass_times, "SETTLED_S", SETTLED_S)
 
 
 def runner_of(capacity: int = 128) -> Runner:
@@ -53,7 +53,7 @@ class Passes:
         self.contexts: set[int] = set()
         self._runner = runner
         self._forward = runner.forward
-        monkeypatch.setattr(measure, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(pass_times, "perf_counter", lambda: self.now)
         monkeypatch.setattr(runner, "forward", self.forward)
 
     def forward(self, inputs: ForwardInput) -> ForwardOutput:
@@ -121,7 +121,7 @@ class SkippingPasses:
         self._runner = runner
         self._forward = runner.forward
         self._disturbance_s = disturbance_s
-        monkeypatch.setattr(measure, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(pass_times, "perf_counter", lambda: self.now)
         monkeypatch.setattr(runner, "forward", self.forward)
 
     def seconds(self, context: int, num_attention: int, num_mlp: int) -> float:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forerun.server.description import numerals_below
+from forerun.server.openapi import numerals_below
 from tests.server.serving import Served
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}

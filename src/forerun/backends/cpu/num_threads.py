@@ -14,7 +14,7 @@ WORTH_FEWER: Final = 0.95  # fewer threads are kept if they take less than this 
 WORTH_MORE: Final = 0.9  # the same for more threads
 
 
-class Crew:
+class ThreadChooser:
     """Chooses between all requested threads, half of them, a quarter and so on, by measured pass times.
 
     If threads share cores with other programs, a pass waits for any thread that has lost its core. While no pass loses

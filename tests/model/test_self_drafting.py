@@ -13,7 +13,7 @@ from forerun.core.sublayers import MLP, NOTHING, SkipSet, every_other_layer, kep
 from forerun.model.executor import Executor, ForwardInput
 from forerun.model.quantise import dequantise, quantise
 from forerun.model.runner import Runner
-from forerun.model.shared_cache import SharedCacheRunner
+from forerun.model.self_drafting import SharedCacheRunner
 from forerun_lab.planner.virtual_time import VirtualClock
 from tests.planner.fake_time import rule_time
 from tests.tiny import CAPACITY, plain_spec, random_weights

@@ -5,7 +5,8 @@ from dataclasses import asdict
 from typing import Any
 
 from forerun.core.steps import DecodeStep, DraftedTree
-from forerun.text.tokenizer import IncrementalDecoder, Tokenizer
+from forerun.text.detokenizer import IncrementalDecoder
+from forerun.text.tokenizer import Tokenizer
 
 BONUS = "bonus"
 DRAFT = "draft"

@@ -13,8 +13,9 @@ from forerun.checkpoints.huggingface.names import fused_shapes, tensor_plan
 from forerun.checkpoints.open import open_source
 from forerun.checkpoints.safetensors.header import FLOAT_BYTES
 from forerun.checkpoints.source import CheckpointSource
-from forerun.core.config import AUTO_DEVICE, EngineConfig
+from forerun.core.config import AUTO_DEVICE, EngineConfig, Exactness
 from forerun.core.model_spec import ModelSpec
+from forerun.core.pace import Placement
 from forerun.drafting.heads.stored import require_model
 from forerun.engine.model_loading import (
     Checkpoint,
@@ -71,26 +72,36 @@ def opening_bytes(source: CheckpointSource, spec: ModelSpec, config: EngineConfi
     formats = source.stored_formats()
     weight_format = weight_format_of(config.weights)
     is_quantised = weight_format != "plain" or not formats.keys() <= FLOAT_BYTES.keys() | BLOCKS.keys()
+    conditions = conditions_of(config, spec)
     name = compute_dtype(
         config.dtype,
         stored=source.stored_dtype(),
         is_quantised=is_quantised,
         device=config.device,
-        conditions=conditions_of(config, spec),
+        conditions=conditions,
     )
     dtype: torch.dtype = getattr(torch, name)
-    checkpoint = Checkpoint(source=source, spec=spec, dtype=dtype, weight_format=weight_format)
-    if not is_quantised or not has_triton(checkpoint, config):
+    checkpoint = Checkpoint(
+        source=source,
+        spec=spec,
+        dtype=dtype,
+        weight_format=weight_format,
+        placement=Placement(torch_device=config.device),
+        conditions=conditions,
+    )
+    if not is_quantised or not has_triton(checkpoint, config.exactness):
         return max(sum(formats.values()), HALF * spec.num_parameters)
     largest = max(prod(shape) for shape in fused_shapes(tensor_plan(spec)).values())
     return stored_bytes(checkpoint, plan_shards(spec, 1)[0]) + largest * dtype.itemsize
 
 
-def has_triton(checkpoint: Checkpoint, config: EngineConfig) -> bool:
-    """Whether Triton's kernels run the model on the config's device."""
-    if config.device == "cpu" or config.kernels == "torch":
+def has_triton(checkpoint: Checkpoint, exactness: Exactness) -> bool:
+    """Whether Triton's kernels run the model on its device."""
+    conditions = checkpoint.conditions
+    if checkpoint.device == "cpu" or conditions.kernels == "torch":
         return False
-    return checkpoint.choose_backend(replace(config, kernels="auto"), config.exactness).missing is None
+    tried = replace(checkpoint, conditions=replace(conditions, kernels="auto"))
+    return tried.choose_backend(exactness).missing is None
 
 
 def choose_device(gpus: Sequence[Gpu], *, needed_bytes: int, is_unseen: bool = False) -> tuple[str, str | None]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from forerun.core.sublayers import NOTHING, SkipSet, skippable
-from forerun.drafting.layer_skip.gated import GatedStrategy
+from forerun.drafting.layer_skip.gated_strategy import GatedStrategy
 from forerun.drafting.layer_skip.set_files import NamedSet
 from forerun.drafting.layer_skip.speed_model import SpeedModel
 from tests.drafting.layer_skip.skip_emulator import (

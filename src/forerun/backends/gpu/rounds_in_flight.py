@@ -8,9 +8,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from forerun.backends.device_rounds import PlayedRound
 from forerun.backends.gpu.rounds import DeviceRounds
 from forerun.backends.gpu.tree.device_tree import read_outcome
-from forerun.backends.rounds import PlayedRound
 
 ROUNDS_AHEAD: Final = 2  # Rounds in flight at a time, including the awaited one.
 

@@ -15,7 +15,6 @@ import forerun
 from forerun.checkpoints.open import open_source
 from forerun.core.config import EngineConfig
 from forerun.core.errors import RankLostError, require
-from forerun.core.pace import read_device
 from forerun.core.threads import inference
 from forerun.engine.model_loading import Checkpoint
 from forerun.engine.rank_weights import rank_weights, shard_plans
@@ -99,16 +98,16 @@ def open_follower(
     config: EngineConfig, opening: GroupOpening, control: socket.socket, messages: Iterator[ToFollower]
 ) -> Follower:
     """Load this rank's part of the model, and connect with the other ranks."""
-    device = read_device(config.device).torch_device
     checkpoint = Checkpoint.open(open_source(config.target), config)
+    device = checkpoint.device
     kind = torch.device(device).type
     ours = checkpoint.source.identity()
     require(kind == opening.device, f"the leader runs on {opening.device}: set device {opening.device}, not {device!r}")
     require(ours == opening.model, f"model {config.target} is not the leader's: give the same model on all hosts")
     plan = shard_plans(checkpoint, opening.num_ranks)[opening.rank]
     spec = checkpoint.spec
-    backend = checkpoint.choose_backend(config, opening.exactness).backend
-    weights = rank_weights(checkpoint, config, plan)
+    backend = checkpoint.choose_backend(opening.exactness).backend
+    weights = rank_weights(checkpoint, plan)
     cache = TreeCache(
         plan.local(spec), opening.capacity, dtype=checkpoint.dtype, device=device, move_slots=backend.move_slots
     )

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from forerun.core.grammar import Grammar, lark_pattern
 from forerun.server.protocols.generation_request import Chat, GenerationRequest, Tool, ToolUse
-from forerun.text.grammar import styled
+from forerun.text.grammar_compiler import styled
 from forerun.text.output.call_grammar import HARMONY_THOUGHT, SPACE, call_grammar
 from forerun.text.output.call_schema import JSON_STYLE, parameters_of, tamed
 from forerun.text.output.lark import Lark

@@ -8,8 +8,8 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
 from forerun.core.grammar import Grammar
 from forerun.server.protocols.generation_request import ToolUse
-from forerun.server.work.forms import answer_grammar, closed_tools
-from forerun.text.grammar import source_of
+from forerun.server.work.answer_grammar import answer_grammar, closed_tools
+from forerun.text.grammar_compiler import source_of
 from forerun.text.output.traits import CallFormat, TemplateTraits
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}

@@ -10,7 +10,7 @@ import numpy as np
 from forerun.core.errors import ConfigError, require
 from forerun.core.grammar import Grammar, lark_pattern
 from forerun.core.json_file import short
-from forerun.text.constraint import Constraint
+from forerun.text.grammar_masks import GrammarConstraint
 from forerun.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class GrammarCompiler:
         self._compiled: dict[Grammar, LLMatcher] = {}
         self._lock = Lock()  # a server checks grammars in other threads
 
-    def compile(self, grammar: Grammar) -> Constraint:
+    def compile(self, grammar: Grammar) -> GrammarConstraint:
         """Compile a grammar; return it at the start of a text.
 
         Raises:
@@ -58,7 +58,7 @@ class GrammarCompiler:
             fresh = matcher.deep_copy()
         after = grammar.after.encode()
         trigger = grammar.trigger.encode()
-        return Constraint(fresh, self._tokens, self._all_but_stops(), after=after, trigger=trigger)
+        return GrammarConstraint(fresh, self._tokens, self._all_but_stops(), after=after, trigger=trigger)
 
     def _read_tokens(self) -> "LLTokenizer":
         from llguidance import LLTokenizer, TokenizerWrapper

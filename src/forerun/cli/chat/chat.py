@@ -1,24 +1,26 @@
 """forerun chat: talk to a model in the terminal."""
 
 import sys
+from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 from forerun.cli.chat.files import KeptFile, resumed, take_over, with_flags
-from forerun.cli.chat.reader import TypedLines
-from forerun.cli.chat.session import ChatOptions, Session
-from forerun.cli.chat.talk import talk
+from forerun.cli.chat.reader import TypedLines, edit_lines, typed_so_far
+from forerun.cli.chat.session import WAYS_OUT, ChatOptions, Session
+from forerun.cli.chat.slash_commands import completions, obey
 from forerun.cli.chat.transcript import MAX_BYTES
-from forerun.cli.declare import option, with_options
 from forerun.cli.drafter_options import DrafterOptions
 from forerun.cli.engine_loading import open_engine
-from forerun.cli.failures import INTERRUPTED, flags_of
+from forerun.cli.failures import INTERRUPTED, flags_of, in_flags, say
+from forerun.cli.flags import option, with_options
 from forerun.cli.interrupt import StopOnInterrupt
 from forerun.cli.logs import LogOptions, note_all
 from forerun.cli.options import MODEL_HELP, EngineOptions, ModelOptions, SamplingOptions, settle
 from forerun.cli.output_options import OutputOptions
-from forerun.core.errors import require
+from forerun.core.errors import ContextOverflowError, ForerunError, require
 from forerun.core.kept_files import KeptFiles
 
 
@@ -31,7 +33,7 @@ def chat(
     ] = None,
 ) -> None:
     """Chat with a model. Earlier turns stay in its cache, so a turn costs only its new tokens."""
-    _talk(*options, model=model, message=quick)
+    _chat(*options, model=model, message=quick)
 
 
 @with_options(ChatOptions, ModelOptions, DrafterOptions, EngineOptions, SamplingOptions, OutputOptions, LogOptions)
@@ -45,10 +47,10 @@ def run(
         message = sys.stdin.read().removesuffix("\n")
         named = "" if model is None else f" for the model {model!r}"
         require(message.strip() != "", f"there is no message{named}: give forerun run MODEL MESSAGE, or pipe one in")
-    _talk(*options, model=model, message=message)
+    _chat(*options, model=model, message=message)
 
 
-def _talk(
+def _chat(
     chat_options: ChatOptions,
     model_options: ModelOptions,
     drafter_options: DrafterOptions,
@@ -80,3 +82,37 @@ def _talk(
             KeptFile().update(session)
             if is_interrupted:
                 raise typer.Exit(INTERRUPTED)
+
+
+def talk(session: Session, flags: Mapping[str, str]) -> None:
+    """Read and answer until the user leaves. A turn that fails is reported, and the chat continues.
+
+    Args:
+        flags: the flag of each setting, for error messages.
+    """
+    kept = KeptFile()
+    if sys.stdin.isatty():
+        edit_lines(partial(completions, session))
+        say("/help lists the commands")
+    while not session.is_over:
+        try:
+            _take_turn(session)
+            kept.update(session)
+        except ForerunError as error:
+            advice = f"; {WAYS_OUT}" if isinstance(error, ContextOverflowError) else ""
+            say(f"error: {in_flags(str(error), flags)}{advice}")
+        except KeyboardInterrupt:  # at the prompt, as answers handle Ctrl-C themselves
+            if not sys.stdin.isatty():
+                raise
+            say("" if typed_so_far() else "\n/exit or Ctrl-D leaves")
+
+
+def _take_turn(session: Session) -> None:
+    """One message or command, or the end of the input."""
+    said = session.lines.turn()
+    if said is None:
+        session.is_over = True
+    elif said[:1] in ("/", "!") and "\n" not in said:
+        obey(session, said[1:].strip())
+    elif said.strip():
+        session.answer(said[1:] if said[:2] in (" /", " !") else said)

@@ -12,7 +12,7 @@ import pytest
 from forerun.core.drafter_config import LayerSkip, paper_layer_skip
 from forerun.core.errors import ConfigError
 from forerun.core.sublayers import SkipSet, every_other_layer
-from forerun.drafting.layer_skip.swift import SwiftStrategy, load_library, paper_skip_ratio, suggest_point
+from forerun.drafting.layer_skip.swift_strategy import SwiftStrategy, load_library, paper_skip_ratio, suggest_point
 from tests.tiny import plain_spec
 
 NUM_LAYERS = 7  # 10 sublayers that can be skipped, 4 of them in a candidate

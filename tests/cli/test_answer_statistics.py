@@ -16,7 +16,7 @@ from forerun import (
     PromptLookup,
     TokenRecycling,
 )
-from forerun.cli.numbers import advice, all_numbers, short_numbers
+from forerun.cli.answer_statistics import advice, all_numbers, short_numbers
 from forerun.core.drafter_config import DrafterConfig
 from forerun.core.steps import SkipReport, Speedup
 from forerun.server.protocols.openai_writer import speculation

@@ -11,7 +11,7 @@ from forerun import Automatic, DraftHead, DraftModel, Engine, EngineConfig, NoDr
 from forerun.core.drafter_config import DrafterConfig
 from forerun.core.steps import PREDICTION, StepStats
 from forerun.decoding.drafters import Drafters
-from forerun.engine.acceptance import LEAST_ROUNDS, NUM_TOKENS, AcceptanceWatch
+from forerun.engine.acceptance_watch import LEAST_ROUNDS, NUM_TOKENS, AcceptanceWatch
 from tests.drafting.heads.published import builtin_head
 
 PROMPT = "def area(radius):\n    return"
@@ -22,10 +22,10 @@ def warnings_of(
     drafter: DrafterConfig, params: Sequence[SamplingParams], caplog: pytest.LogCaptureFixture
 ) -> list[str]:
     config = EngineConfig(drafter=drafter, num_threads=1, max_length=512)
-    with caplog.at_level(logging.WARNING, "forerun.engine.acceptance"), Engine(config) as engine:
+    with caplog.at_level(logging.WARNING, "forerun.engine.acceptance_watch"), Engine(config) as engine:
         for asked in params:
             engine.generate(PROMPT, asked)
-    return [record.getMessage() for record in caplog.records if record.name == "forerun.engine.acceptance"]
+    return [record.getMessage() for record in caplog.records if record.name == "forerun.engine.acceptance_watch"]
 
 
 @pytest.mark.parametrize(
