@@ -1,6 +1,5 @@
 """Tiny random models in float64, built without a checkpoint, and the decode loop without a tokenizer."""
 
-import itertools
 import random
 from collections.abc import Mapping, Sequence
 
@@ -260,8 +259,10 @@ def poison_freed_slots(runner: Runner) -> None:
         cache.keys_LSKD[:, first_free:] = float("nan")
         cache.values_LSKD[:, first_free:] = float("nan")
         if cache.mixer_rows is not None:
-            for rows_SX in itertools.chain.from_iterable(map(cache.mixer_rows.layer, runner.spec.mixer_layers)):
-                rows_SX[first_free:] = float("nan")
+            rows = cache.mixer_rows
+            for ring_LSX, first in ((rows._inputs_LSC, rows._inputs_from), (rows._rows_LSR, rows._rows_from)):
+                kept = rows.ring(first, first_free)
+                ring_LSX[:, ~torch.isin(torch.arange(rows.num_slots), kept)] = float("nan")
 
     def move(what: CacheMove) -> None:
         plain_move(what)

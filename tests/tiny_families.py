@@ -12,14 +12,8 @@ FAMILIES = (
     "mistral", "smollm3", "ministral3", "granite", "phi3", "gemma3_text", "olmo2", "olmo3", "glm4", "gpt_oss",
     "qwen3_moe", "qwen3_5_text", "qwen3_next", "lfm2", "lfm2_moe", "granitemoehybrid", "nemotron_h",
 )  # fmt: skip
-MIXED = (
-    "qwen3_5_text",
-    "qwen3_next",
-    "lfm2",
-    "lfm2_moe",
-    "granitemoehybrid",
-    "nemotron_h",
-)  # have layers without attention, which torch alone runs
+TORCH_ONLY = ("lfm2_moe", "granitemoehybrid", "nemotron_h")  # torch's kernels alone run them
+MIXED = ("qwen3_5_text", "qwen3_next", "lfm2", *TORCH_ONLY)  # have layers without attention
 UNSHARED = ("gpt_oss", "qwen3_moe", *MIXED)  # cannot be divided among ranks
 
 

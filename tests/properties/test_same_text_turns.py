@@ -34,7 +34,7 @@ from forerun.sampling.noise import KeyedNoise
 from tests.marks import rest_slow
 from tests.sliding import lose_early
 from tests.tiny import Weights, drafters_of, negated, poison_freed_slots, random_weights, tiny_runner
-from tests.tiny_families import FAMILIES, family_spec
+from tests.tiny_families import FAMILIES, MIXED, family_spec
 from tests.varied import draft_model, layer_skip, prompt_lookup, recycling
 
 DRAFTERS = ("none", "draft_model", "prompt_lookup", "recycling", "layer_skip")
@@ -44,6 +44,7 @@ CASES_PER_CHUNK = 2
 CAPACITY = 192
 MOST_PROMPT = 100
 MOST_NEW = 20
+MOST_ROWS = 32  # of a pass or a tree
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,9 +78,9 @@ class Case:
         )  # fmt: skip
 
 
-def kernels_of(number: int) -> Backend:
+def kernels_of(number: int, family: str) -> Backend:
     """Native kernels and torch's by turns."""
-    if number % 2 or fault() is not None:
+    if number % 2 or family in MIXED or fault() is not None:
         return FUSED if number % 4 == 1 else REFERENCE
     return NATIVE
 
@@ -87,7 +88,7 @@ def kernels_of(number: int) -> Backend:
 def random_case(number: int, family: str) -> Case:
     rng = random.Random(f"{family} {number}")
     spec = family_spec(rng, family, hidden_size=12, intermediate_size=16)
-    kernels = kernels_of(number)
+    kernels = kernels_of(number, family)
     dtype = torch.float32 if kernels is NATIVE else torch.float64
     generator = torch.Generator().manual_seed(number)
     weights = random_weights(spec, generator, dtype=dtype)
@@ -133,6 +134,8 @@ def written(target: Runner, drafter: Drafter | Drafters, turn: Turn, totals: Cou
     rounds = list(decode(verifier, drafters, near_tie=0.0, num_tokens=turn.num_tokens))
     text = [token for played in rounds for token in played.token_ids][: turn.num_tokens]
     totals["texts"] += 1
+    rows = target.cache.mixer_rows
+    totals["reused behind slots written again"] += read.num_reused > 0 and rows is not None and rows._inputs_from > 0
     totals["reused"] += read.num_reused > 0
     totals["reused after losing slots"] += read.num_reused > 0 and target.cache.sliding.whole_from > 0
     totals[f"{type(drafter).__name__}: accepted"] += sum(played.stats.num_accepted for played in rounds)
@@ -175,8 +178,12 @@ def differences(case: Case, totals: Counter[str]) -> list[str]:
     reused = set[tuple[int, ...]]()
     with pytest.MonkeyPatch.context() as patch:
         lose_early(patch, margin=margin, step=step)
+        patch.setattr("forerun.core.mixers.PASS_ROWS", MOST_ROWS)  # so that slots are written again
+        patch.setattr("forerun.core.mixers.INPUTS_REACH", margin)
+        patch.setattr("forerun.model.runner.PREFILL_ROWS", rng.choice([5, MOST_ROWS]))
         for name in DRAFTERS:
             target = case.runner(case.weights, num_blocks)
+            target._message_ends = {1, 2, 3}
             poison_freed_slots(target)
             drafter = drafter_of(case, name, target, rng)
             known = []

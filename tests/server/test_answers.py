@@ -276,3 +276,36 @@ def json_events(text: str) -> list[dict[str, Any]]:
 def num_prompt_tokens(client: httpx.Client, path: str, body: dict[str, Any]) -> int:
     usage = client.post(path, json=body).json()["usage"]
     return usage.get("prompt_tokens") or usage["input_tokens"] + usage.get("cache_read_input_tokens", 0)
+
+
+def chat_usage(client: httpx.Client, messages: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    body = {"messages": messages, "max_tokens": 4, "temperature": 0, **more}
+    usage: dict[str, Any] = client.post("/v1/chat/completions", json=body).json()["usage"]
+    return usage
+
+
+def test_the_usage_tells_where_a_prompt_differs_from_the_last_one(
+    client: httpx.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    lines = "".join(f"value_{number} = {number}\n" for number in range(40))
+    messages = [
+        {"role": role, "content": f"{lines}{role} {turn}"} for turn in range(2) for role in ("user", "assistant")
+    ]
+    messages.append({"role": "user", "content": "a question"})
+    assert "prompt_change" not in chat_usage(client, messages)["forerun"], "it is the first one"
+    longer = [*messages, {"role": "assistant", "content": "an answer"}, {"role": "user", "content": "another one"}]
+    assert "prompt_change" not in chat_usage(client, longer)["forerun"], "it only goes on"
+    changed = [*longer[:2], {**longer[2], "content": f"a reminder\n{longer[2]['content']}"}, *longer[3:]]
+    usage = chat_usage(client, changed)
+    change = usage["forerun"]["prompt_change"]
+    assert (change["message"], change["role"]) == (2, "user")
+    assert change["num_shared"] == usage["prompt_tokens_details"]["cached_tokens"]
+    assert change["num_lost"] > 100
+    assert "in message 2 (user)" in caplog.text
+    assert "reminder" not in caplog.text
+    other = [{"role": "user", "content": "quite another thing"}]
+    assert "prompt_change" not in chat_usage(client, other)["forerun"], "it is another conversation"
+    body = {"messages": [{**changed[0], "content": lines + "new"}, *changed[1:]], "max_tokens": 2}
+    anthropic = client.post("/v1/messages", json=body).json()["usage"]
+    assert anthropic["forerun"]["prompt_change"]["message"] == 0

@@ -20,6 +20,8 @@ DTYPE_ALIASES: Final = {
     "double": "float64",
 }  # fmt: skip
 UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}  # bytes
+SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
+TIME_PART: Final = re.compile(r"(\d+(?:\.\d+)?)([smh]?)")
 QUANTISED: Final = tuple(name for name in get_args(WeightsName) if name != "stored")
 
 
@@ -83,6 +85,18 @@ def read_size(value: Any) -> int:
     if found is None:
         raise typer.BadParameter(f"{value!r} must be a size, such as 512MB, 2GiB or 0")
     return int(float(found[1]) * UNITS[found[2]])
+
+
+def read_duration(text: str, *, flag: str) -> float:
+    """Seconds of a text such as 90, 45s, 30m, 2h or 1h30m.
+
+    Raises:
+        ConfigError: it is not a duration.
+    """
+    parts = TIME_PART.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise ConfigError(f"{flag} {text!r} must be a time such as 45s, 30m, 2h or 1h30m")
+    return sum(float(number) * SECONDS[unit or "s"] for number, unit in parts)
 
 
 def read_object(text: str, *, flag: str, example: str) -> dict[str, Any]:

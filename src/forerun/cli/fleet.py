@@ -72,7 +72,7 @@ def serve_fleet(
     """Serve with replicas until a signal arrives or no replica can be opened; see `forerun.fleet.front`."""
     prepare_ray(is_alone=config.ray_address is None)
     from forerun.fleet.front import serve_replicas
-    from forerun.fleet.head import RayGoneError
+    from forerun.fleet.head_node import RayGoneError
 
     open_first = partial(open_engine, engine_config)
     named = drafter_name(engine_config.drafter)

@@ -23,7 +23,7 @@ FOREIGN_FLAGS: Final[Mapping[str, str]] = {
 FOREIGN_COMMANDS: Final[Mapping[str, str]] = {
     "list": "forerun models lists the models, with those that are on this machine",
     "ls": "forerun models lists the models, with those that are on this machine",
-    "ps": "GET /v1/models of a running server lists the models that it serves",
+    "ps": "GET /v1/models of a running server lists its models, and which are loaded",
     "rm": "forerun models MODEL shows the file or folder of a model on this machine; remove that",
     "show": "forerun inspect MODEL describes a model",
     "stop": "a server and its models end with Ctrl-C, or when it is sent SIGTERM",

@@ -61,9 +61,18 @@ def _rows(sheet: ModelSheet) -> list[tuple[str, str]]:
     rows += [
         ("loaded", f"{size(sheet.weights_bytes)}, computed in {sheet.dtype or 'an unknown dtype'} by --dtype auto"),
         ("cache per token", size(sheet.kv_bytes_per_token)),
+        *_state_rows(sheet),
         ("at full length", size(sheet.bytes_at_max_length)),
     ]
     return rows + file_rows(sheet.files)
+
+
+def _state_rows(sheet: ModelSheet) -> list[tuple[str, str]]:
+    """What layers without attention keep."""
+    if not sheet.state_bytes:
+        return []
+    saved = size(sheet.snapshot_bytes)
+    return [("states", f"{size(sheet.state_bytes)}, however long the text is; {saved} more wherever a text is saved")]
 
 
 def _stored_in(sheet: ModelSheet) -> str:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import typer
 
-from forerun.cli.plain import PlainGroup, add_command
+from forerun.cli.command_classes import PlainGroup, add_command
 
 # name: the first sentence of its help, and the module with a function or a group of commands of that name
 LAB_COMMANDS: Final = {

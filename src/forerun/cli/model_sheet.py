@@ -10,7 +10,7 @@ from forerun.checkpoints.source import CheckpointSource
 from forerun.cli.template_sheet import read_traits
 from forerun.core.errors import CheckpointError
 from forerun.core.mechanisms import mechanisms_of
-from forerun.core.model_spec import ModelSpec, kv_bytes_on_cpu
+from forerun.core.model_spec import ModelSpec, kv_bytes_on_cpu, snapshot_bytes, state_bytes
 from forerun.text.output.traits import TemplateTraits
 
 ELEMENT_BYTES: Final = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
@@ -69,6 +69,20 @@ class ModelSheet:
         return self.spec.kv_bytes_per_token(self.element_bytes)
 
     @property
+    def state_bytes(self) -> int | None:
+        """Of what layers without attention keep of a text as long as the longest."""
+        if self.spec is None or self.element_bytes is None:
+            return None
+        return state_bytes(self.spec, self.spec.max_positions, self.element_bytes)
+
+    @property
+    def snapshot_bytes(self) -> int | None:
+        """Of a place where a text is saved in these layers, at most."""
+        if self.spec is None or self.element_bytes is None:
+            return None
+        return snapshot_bytes(self.spec, self.element_bytes)
+
+    @property
     def bytes_at_max_length(self) -> int | None:
         """Weights and a cache of the longest context on a CPU, both in the dtype the checkpoint is computed in."""
         if self.spec is None or self.weights_bytes is None or self.element_bytes is None:
@@ -84,6 +98,8 @@ class ModelSheet:
             "stored_bytes": self.stored_bytes,
             "weights_bytes": self.weights_bytes,
             "kv_bytes_per_token": self.kv_bytes_per_token,
+            "state_bytes": self.state_bytes,
+            "snapshot_bytes": self.snapshot_bytes,
             "bytes_at_max_length": self.bytes_at_max_length,
             "files": [{"name": name, "bytes": num_bytes} for name, num_bytes in self.files],
         }

@@ -187,6 +187,9 @@ class EngineConfig:
             tokens in additional memory.
         pack_in_memory: pack the codes of a GGUF file in memory at every start; otherwise packed codes, about as large
             as the file, are saved in forerun's cache and mapped at the next start. For the CPU's kernels.
+        saved_prompt_bytes: disk space for the keys and values of long texts, in forerun's cache, so that they are not
+            read again after a restart; 0: none. `Engine.save_prompts` saves them, and a server calls it while it is
+            idle. Not for models with a state, nor for a target on several ranks.
         measures_speedup: time plain rounds occasionally, so that the statistics include the speed-up. They take 3 % of
             the time of a text, and a moment after it.
     """
@@ -242,6 +245,7 @@ class EngineConfig:
     pack_in_memory: bool = setting(
         False, "--pack-in-memory", help="Pack a GGUF file's weights at every start, and do not save them."
     )
+    saved_prompt_bytes: int = 0
     measures_speedup: bool = False
 
     def __post_init__(self) -> None:
@@ -251,6 +255,10 @@ class EngineConfig:
         require(
             0 <= self.cache_bytes <= 2**60,
             f"cache_bytes {self.cache_bytes} must lie in [0, 2**60] (0 keeps only the last text)",
+        )
+        require(
+            0 <= self.saved_prompt_bytes <= 2**60,
+            f"saved_prompt_bytes {self.saved_prompt_bytes} must lie in [0, 2**60] (0 saves none)",
         )
         require(1 <= self.target_ranks <= MAX_RANKS, f"target_ranks {self.target_ranks} must lie in [1, {MAX_RANKS}]")
         require(

@@ -8,7 +8,7 @@ from forerun.backends.device_rounds import PlayedRound, RoundPipeline, RoundPlan
 from forerun.core.steps import Span, StepStats
 from forerun.decoding.decoder import Decoder, NothingToChooseError, Request, Round, Rounds
 from forerun.decoding.prefill import prefill
-from forerun.drafting.lookup_chain import LookupChain
+from forerun.drafting.prompt_lookup import LookupChain
 from forerun.model.pass_times import measure_pace
 from forerun.model.runner import Runner
 from forerun.speculation.referee.referee import Referee

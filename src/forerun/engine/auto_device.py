@@ -14,7 +14,7 @@ from forerun.checkpoints.open import open_source
 from forerun.checkpoints.safetensors.header import FLOAT_BYTES
 from forerun.checkpoints.source import CheckpointSource
 from forerun.core.config import AUTO_DEVICE, EngineConfig, Exactness
-from forerun.core.model_spec import ModelSpec
+from forerun.core.model_spec import ModelSpec, state_bytes
 from forerun.core.pace import Placement
 from forerun.drafting.heads.stored import require_model
 from forerun.engine.model_loading import (
@@ -26,7 +26,7 @@ from forerun.engine.model_loading import (
     weight_format_of,
 )
 from forerun.engine.rank_weights import stored_bytes
-from forerun.model.block_types import BLOCKS
+from forerun.model.gguf_block_types import BLOCKS
 from forerun.sharding.plan import plan_shards
 
 DRIVER: Final = Path("/proc/driver/nvidia/version")  # exists if the system has an NVIDIA driver
@@ -49,7 +49,8 @@ def settle_device(config: EngineConfig) -> EngineConfig:
         return config
     source = require_model(open_source(config.target))
     spec = source.spec()
-    cache_bytes = spec.kv_bytes_per_token(HALF) * resolve_max_length(config, spec)
+    max_length = resolve_max_length(config, spec)
+    cache_bytes = spec.kv_bytes_per_token(HALF) * max_length + state_bytes(spec, max_length, HALF)
     gpus = gpus_of_torch()
     working = next((f"cuda:{number}" for number, gpu in enumerate(gpus) if gpu.fault is None), None)
     weight_bytes = opening_bytes(source, spec, replace(config, device=working or "cpu"))

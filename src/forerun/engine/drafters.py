@@ -171,9 +171,11 @@ class DrafterLoader:
         return draft if gains and fault is None else None
 
     def _load_serial(self, drafter: DraftModel, draft: Checkpoint) -> Drafter:
+        num_rows = rows_behind(drafter.verify_width) + serial_rows(drafter)
         runner = draft.load(
             exactness="fast",  # rounding in the draft changes no token
-            capacity=self._max_length + rows_behind(drafter.verify_width) + serial_rows(drafter),
+            capacity=self._max_length + num_rows,
+            num_rows=num_rows,
             cache_bytes=self._cache_bytes_of(draft.spec),
             pace=draft.placement.draft,
             on_progress=self.on_progress,

@@ -1,7 +1,7 @@
 """The engine: it takes prompts and returns texts."""
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Final
@@ -184,8 +184,21 @@ class Engine:
             self._running = stream
         return stream
 
+    def save_prompts(self, goes_on: Callable[[], bool] | None = None) -> None:
+        """Save the last text on disk, if `saved_prompt_bytes` is set: prompt and answer, as far as they are not saved.
+
+        Args:
+            goes_on: asked before every file of some MB; if it is not true, the rest is left for another call.
+        """
+        with self._exclusive, inference():
+            self._end_running()
+            for _ in self._target.save_text():
+                if goes_on is not None and not goes_on():
+                    break
+
     def forget(self) -> None:
-        """End the running request and empty all caches, the drafter's too; the next prompt is then computed in full."""
+        """End the running request and empty all caches, the drafter's too; the next prompt is then computed in full,
+        unless it is saved on disk."""
         with self._exclusive, inference():
             self._end_running()
             forget_text(self._target, self._drafters)

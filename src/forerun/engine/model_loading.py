@@ -180,12 +180,14 @@ class Checkpoint:
         cache_bytes: int = 0,
         pace: Pace | None = None,
         on_progress: Progress | None = None,
+        num_rows: int = 0,
         unused: SkipSet = NOTHING,
     ) -> Runner:
         """Read the weights and build a runner, without `unused` sublayers.
 
         Args:
             capacity: tokens that its cache has room for.
+            num_rows: how many of them are rows behind a text.
             cache_bytes: limit on its saved texts.
         """
         backend = self.choose_backend(exactness).backend
@@ -196,20 +198,26 @@ class Checkpoint:
             self.weights(on_progress),
             backend=backend,
             capacity=capacity,
+            num_rows=num_rows,
             dtype=self.dtype,
             device=self.device,
             pace=pace,
             unused=unused,
             cache_bytes=cache_bytes,
+            message_ends=() if self.spec.mixer is None else frozenset(self.source.stop_ids()),
         )
+
+    def about_files(self) -> str:
+        """What tells these files from all others."""
+        files = [(stat.st_size, stat.st_mtime_ns) for stat in (path.stat() for path in self.source.files())]
+        return f"model {self.source.identity()}, files of {files}"
 
     def _kept(self, *, is_whole: bool) -> KeptWeights:
         """The cache of packed codes for exactly these files, because packed weights are not read from them again."""
-        files = [(stat.st_size, stat.st_mtime_ns) for stat in (path.stat() for path in self.source.files())]
         return KeptWeights(
             folder=cache_folder() / "packed",
             name=self.source.name,
-            about=f"model {self.source.identity()}, files of {files}",
+            about=self.about_files(),
             num_bytes=sum(self.source.stored_formats().values()),
             is_whole=is_whole,
         )

@@ -20,6 +20,8 @@ from forerun.core.drafter_config import Automatic, NoDrafter, draft_name
 from forerun.core.errors import ConfigError, NumericalError
 from forerun.core.machine import cpu_model
 from forerun.core.model_spec import ModelSpec
+from forerun.core.pace import read_device
+from forerun.core.paths import cache_folder
 from forerun.core.steps import PLAIN
 from forerun.core.threads import inference
 from forerun.decoding.decoder import Decoder, Request, play
@@ -36,6 +38,7 @@ from forerun.engine.shared_model import load_shared
 from forerun.engine.speedup import PlainBaseline
 from forerun.engine.threads_and_cores import CorePlacement
 from forerun.model.runner import Runner
+from forerun.model.saved_prompts import PromptFolder
 from forerun.model.self_test import find_bit_fault
 from forerun.sampling.noise import KeyedNoise
 from forerun.text.chat_template import read_template
@@ -111,7 +114,7 @@ def open_engine(
     learnt = open_learnt(config, checkpoint, choice, cores)
 
     def load(num_rows: int) -> Runner:
-        return load_target(checkpoint, config, choice, cores, max_length + num_rows, on_progress)
+        return load_target(checkpoint, config, choice, cores, max_length, num_rows, on_progress)
 
     loader = DrafterLoader(config, policies, checkpoint, tokenizer, max_length, cores, learnt, choice.backend)
     drafters, target = loader.load(config.drafter, load, on_progress)
@@ -131,6 +134,10 @@ def open_engine(
         playing.referee.plain_times = baseline.times
         return HostDecoder(target, playing, baseline.stretches)
 
+    if config.saved_prompt_bytes and config.target_ranks == 1 and target.cache.mixer_rows is None:
+        folder = prompt_folder(checkpoint, config, target.backend.name)
+        target.save_on_disk(folder)
+        logger.info("long texts are saved in %s; --no-saved-prompts saves none", folder.path)
     return EngineParts(
         spec=checkpoint.spec,
         dtype_name=checkpoint.dtype_name,
@@ -149,12 +156,22 @@ def open_engine(
     )
 
 
+def prompt_folder(checkpoint: Checkpoint, config: EngineConfig, kernels: str) -> PromptFolder:
+    """Where texts of this model are saved, with all that their keys and values depend on."""
+    model = (
+        checkpoint.about_files(), checkpoint.spec.rope, str(checkpoint.dtype), checkpoint.weight_format, config.inputs,
+        config.exactness, read_device(config.device).torch_device, kernels, cpu_model(), forerun.__version__,
+    )  # fmt: skip
+    return PromptFolder(path=cache_folder() / "prompts", model=repr(model), max_bytes=config.saved_prompt_bytes)
+
+
 def load_target(
     checkpoint: Checkpoint,
     config: EngineConfig,
     choice: BackendChoice,
     cores: CorePlacement,
-    capacity: int,
+    max_length: int,
+    num_rows: int,
     on_progress: Progress | None,
 ) -> Runner:
     """Load the target, or this process's part of it."""
@@ -166,7 +183,7 @@ def load_target(
             choice,
             role="target",
             exactness=config.exactness,
-            capacity=capacity,
+            capacity=max_length + num_rows,
             pace=pace,
             num_threads=cores.num_threads,
             cores=cores.target,
@@ -174,7 +191,8 @@ def load_target(
         )
     return checkpoint.load(
         exactness=config.exactness,
-        capacity=capacity,
+        capacity=max_length + num_rows,
+        num_rows=num_rows,
         cache_bytes=config.cache_bytes,
         pace=pace,
         on_progress=on_progress,

@@ -90,6 +90,8 @@ def widths_up_to(most: int) -> list[int]:
 def stand_in(cache: TreeCache, num_tokens: int) -> None:
     """Treat the arbitrary contents of the slots as a text: attending to it takes as long as to a real one."""
     cache.move(CacheMove(length=0, num_adopted=num_tokens))
+    if cache.mixer_rows is not None:
+        cache.mixer_rows.stand_in(num_tokens)
 
 
 def rising(values: Sequence[float]) -> list[float]:

@@ -170,8 +170,8 @@ def shared_expert_ops(spec: ModelSpec, name: Sublayer) -> list[Op]:
     if spec.gates_shared:
         ops += [
             Op(kind="linear", reads=("gated",), writes="branch", weights=part + "out"),
-            Op(kind="linear", reads=("h",), writes="output_gate", weights=part + "gate"),
-            Op(kind="sigmoid_mul", reads=("branch", "output_gate"), writes="branch"),
+            Op(kind="linear", reads=("h",), writes="shared_gate", weights=part + "gate"),
+            Op(kind="sigmoid_mul", reads=("branch", "shared_gate"), writes="branch"),
             Op(kind="add", reads=("branch", "x"), writes="x"),
         ]
     else:

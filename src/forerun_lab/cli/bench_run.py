@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
-from forerun.cli.drafter_options import ITSELF, OF_CATALOGUE, named_draft
+from forerun.cli.drafter_options import ITSELF
 from forerun.cli.engine_loading import require_readable, with_cache
 from forerun.cli.failures import find_model, find_model_or_head, say
 from forerun.cli.flags import option, option_of, output, with_flags_of, with_options
@@ -156,13 +156,11 @@ def names(text: str) -> tuple[str, ...]:
 
 def draft_of(draft: str | None, target: str) -> str | None:
     """The draft model that the flag names, or the known one; None if there is none."""
-    from forerun.engine.known_draft import known_draft
+    from forerun.engine.known_draft import draft_for, known_draft
 
     if draft is None:
         return known_draft(target)
-    if draft == OF_CATALOGUE:
-        return named_draft(target)
-    return None if draft == ITSELF else draft
+    return None if draft == ITSELF else draft_for(target, draft)
 
 
 def with_prepared_sets(entrant: "Entrant", source: "CheckpointSource") -> "Entrant":

@@ -153,7 +153,7 @@ def entrant_of(
         changed: Any = replace(cast(Any, machine), **engine_options)
         config = engine_config(changed, target=target, drafter=options.config(target))
     except ConfigError as error:
-        raise ConfigError(f"{written}: {error}" if own else str(error)) from None
+        raise ConfigError(f"{written}: {error}") from None
     is_shaped = not {*for_all, *given} <= set(PLACES)
     return Entrant(label=label or written, name=name, config=config, is_shaped=is_shaped)
 

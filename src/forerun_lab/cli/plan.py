@@ -99,7 +99,9 @@ def plan(
     acceptance: GuessOptions,
     machine: CalibrationOptions,
     target: Annotated[str, option("--target", help="Folder, hub name, or a model of known size.")] = BUILTIN_TARGET,
-    draft: Annotated[str | None, option("--draft", help="The same for the smaller model [the known draft].")] = None,
+    draft: Annotated[
+        str | None, option("--draft", help="The same for the smaller model; auto: the known one [auto].")
+    ] = None,
     units: Annotated[int | None, option("--units", help="GPUs or cores to divide; default: all.")] = None,
     lookup: Annotated[bool, option("--lookup/--no-lookup", help="Let drafters look up earlier text.")] = True,
     as_json: Annotated[Path | None, output("--json", help="Write everything to this file.")] = None,

@@ -19,7 +19,7 @@ from forerun.drafting.heads.config import FC, SPECULATORS_KEY, has_fc
 from forerun.drafting.heads.gguf import folder_name
 from forerun.drafting.heads.kind import HeadKind, HeadSpec, Shapes, StoredHead
 from forerun.drafting.heads.known import ALL
-from forerun.model.block_types import BLOCKS
+from forerun.model.gguf_block_types import BLOCKS
 
 ALL_BYTES: Final = {**STORED_BYTES, "BOOL": 1}
 WEIGHTS: Final = (*ITEM_BYTES, *BLOCKS)  # dtypes of weights

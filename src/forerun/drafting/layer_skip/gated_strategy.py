@@ -7,10 +7,10 @@ from typing import Final
 import numpy as np
 
 from forerun.core.sublayers import SkipSet, every_other_layer, skippable
-from forerun.drafting.layer_skip.penalties import ROWS_PER_EVALUATION, Floats, PenaltyModel
 from forerun.drafting.layer_skip.search import Strategy
 from forerun.drafting.layer_skip.set_files import NamedSet
 from forerun.drafting.layer_skip.set_pool import FallDetector, HitShare, PooledSet, SetPool
+from forerun.drafting.layer_skip.skip_penalties import ROWS_PER_EVALUATION, Floats, PenaltyModel
 from forerun.drafting.layer_skip.speed_model import SpeedModel
 
 ROWS_ALIKE: Final = 48.0  # rows of one set that say as much about other sets as all its later rows

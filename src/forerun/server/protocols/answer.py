@@ -190,6 +190,7 @@ class Answer:
         num_prompt_tokens: tokens of all prompts.
         drafter: name of the drafter.
         process: the name of the process that answers; empty if there is only one.
+        prompt_change: where the prompt differs from an earlier one of the conversation; empty if it only continues it.
         key: part of the answer's id; all other ids are computed from it.
         created_s: in seconds since 1970.
     """
@@ -201,6 +202,7 @@ class Answer:
     num_prompt_tokens: int
     drafter: str
     process: str = ""
+    prompt_change: Body = field(default_factory=dict)
     key: str = field(default_factory=lambda: uuid4().hex)
     created_s: int = field(default_factory=lambda: int(time.time()))
 

@@ -245,6 +245,7 @@ def usage_of(answer: Answer) -> Body:
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": cached,
         "output_tokens": answer.num_new_tokens,
+        **({"forerun": {"prompt_change": answer.prompt_change}} if answer.prompt_change else {}),
     }
 
 

@@ -92,7 +92,8 @@ def usage(answer: Answer) -> Body:
             "rejected_prediction_tokens": sum(result.stats.num_predicted_rejected for result in predicted),
         },
         "forerun": speculation(results[-1].stats, answer.drafter, answer.choices[-1].last)
-        | ({"replica": answer.process} if answer.process else {}),
+        | ({"replica": answer.process} if answer.process else {})
+        | ({"prompt_change": answer.prompt_change} if answer.prompt_change else {}),
     }
 
 

@@ -58,8 +58,8 @@ def about(models: ServedModels, service: Service) -> dict[str, Any]:
         "created": service.created,
         "owned_by": "forerun",
     }
-    if models.are_several:
+    if models.are_on_demand:
         told["status"] = {"value": models.state_of(service)}
-    if service.is_loaded or not models.are_several:
+    if service.is_loaded or not models.are_on_demand:
         told["max_model_len"] = service.engine.max_length
     return told

@@ -76,6 +76,7 @@ class ChatReader:
         return Prompt(
             ids=self._tokenizer.encode_rendered(text),
             text=plain,
+            messages=chat.messages,
             make_parser=lambda make_id: OutputParser(
                 traits, tools=tools, rendered_prompt=plain, finds_calls=bool(tools), make_id=make_id
             ),

@@ -1,7 +1,8 @@
 """The engine's own call for a text, the last form of a request."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from forerun.core.config import SamplingParams
 from forerun.core.grammar import Grammar
@@ -16,6 +17,7 @@ class Prompt:
     Args:
         ids: the token ids.
         text: of a conversation, as formatted by the chat template.
+        messages: of a conversation, in OpenAI's form.
         echo: the text of the prompt, if the answer begins with it.
         make_parser: makes a parser of an answer's text, given a function that makes ids.
         grammar: the form that the answer must have.
@@ -29,6 +31,7 @@ class Prompt:
 
     ids: Sequence[int]
     text: str = ""
+    messages: Sequence[Mapping[str, Any]] = ()
     echo: str = ""
     make_parser: Callable[[MakeId], EventParser] = PlainParser
     grammar: Grammar | None = None

@@ -116,6 +116,8 @@ class EngineThread:
                 self._play_safely(engine, job)
             if self.state is EngineState.FAILING:
                 self._probe(engine)
+            else:
+                engine.save_prompts(lambda: len(self._queue) == 0 and not self._is_stopping)
 
     def _play_safely(self, engine: "Engine", job: Job) -> None:
         """Generate a job's texts. A failure ends only this job, unless a rank is lost, since it cannot be replaced."""

@@ -38,6 +38,8 @@ struct BlockLayout {
     }
     // Bits of what is multiplied: codes, or values of a table plus `offset`.
     constexpr int value_bits() const { return codes == CodeTable::iq4 ? 8 : codes == CodeTable::e2m1 ? 5 : bits; }
+    // The largest weight of a group, without its scale and minimum.
+    constexpr int most_value() const { return has_minima ? (1 << bits) - 1 : offset; }
     constexpr int groups() const { return inputs / group; }
     constexpr int group_bytes() const { return PANEL * group * bits / 8; }
     constexpr int used_header_bytes() const {
@@ -65,9 +67,5 @@ static constexpr const BlockLayout& layout_of(int32_t format) {
 // rounded to 8 bits, logits of SmolLM2 in Q4_1 differ from those with float32 inputs by 5e-2 of their range; with 16
 // bits, by 3e-4.
 static constexpr int input_group_bytes(int group, int bits) { return 8 + group * bits / 8; }
-
-
-// Memory behind prepared rows that may be read, though nothing comes of it: the matrix unit takes rows sixteen at a time.
-constexpr int64_t READ_BEHIND = 15 * input_group_bytes(32, 16);
 
 }  // namespace forerun

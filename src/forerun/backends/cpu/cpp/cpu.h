@@ -22,7 +22,7 @@ inline bool has_portable() { return true; }
 
 #if defined(__x86_64__) && defined(__GNUC__)
 constexpr uint32_t AVX_VNNI = 1 << 4, AVX512_BF16 = 1 << 5;  // older headers lack their names
-constexpr uint32_t AMX_TILE = 1 << 24, AMX_INT8 = 1 << 25;
+constexpr uint32_t AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24, AMX_INT8 = 1 << 25;
 
 // Features that the processor reports, and registers that the operating system saves. Queried here, since with one
 // compiler (zig) __builtin_cpu_supports always returns false.
@@ -66,7 +66,7 @@ inline bool has_avx512_amx() {
 #ifdef __linux__
     constexpr uint32_t TILES = 0x60000;  // state components: configuration and data
     constexpr long REQUEST_PERMISSION = 0x1023, TILE_DATA = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
-    return has_avx512_bf16() && has_all(cpu().saved, TILES) && has_all(cpu().leaf_7_edx, AMX_TILE | AMX_INT8) &&
+    return has_avx512_bf16() && has_all(cpu().saved, TILES) && has_all(cpu().leaf_7_edx, AMX_TILE | AMX_INT8 | AMX_BF16) &&
            syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
 #else
     return false;

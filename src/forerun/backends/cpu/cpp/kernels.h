@@ -12,7 +12,7 @@ namespace forerun {
 
 constexpr int PANEL = 16;  // adjacent outputs in a packed weight: one vector of partial sums
 
-// ggml's block formats, in the order of BLOCKS in model/block_types.py: name, and the fields of BlockLayout (blocks.h).
+// ggml's block formats, in the order of BLOCKS in model/gguf_block_types.py: name, and the fields of BlockLayout (blocks.h).
 // In three parts, since the tiles of each part are a file of their own for the compiler.
 #define FORERUN_FIRST_FORMATS(DO)                                                \
     DO(q4_0, 64, 32, 4, 8, false, Scales::plain, CodeTable::none, 32, 18)        \
@@ -68,15 +68,16 @@ static inline int num_panels(const Linear& linear) {  // static: compiled with e
 // Rows in the input format of a linear; row t starts at values + t * stride. Each input has input_bits() bits.
 //   f32, int8_wide: float[padded_in]; bf16: bfloat16[padded_in], or the same numbers as floats
 //   int8, int4: integers, scales float[T][padded_in / group], sums int32[T][padded_in / group]
-//   blocks: groups of inputs, see blocks.h; group g of a row starts g * group_stride after its first. By planes, a group
-//           of 16-bit inputs is their high bytes, rounded, then the low bytes that are left, all signed
+//   blocks: groups of inputs, see blocks.h; group g of a row starts g * group_stride after its first. By tiles, sixteen rows
+//           are `stride` apart, and their inputs lie as the matrix unit takes them (matrix_unit.h)
 struct Rows {
     void* values;
     float* scales;
     int32_t* sums;
     int64_t stride;  // bytes, a multiple of 64 except for blocks
     int64_t group_stride;  // bytes
-    bool by_planes;
+    bool by_tiles;
+    int32_t num_rows;
 };
 
 // What is done with the products.
@@ -122,6 +123,29 @@ struct Visibility {
     const uint8_t* known;     // [slots] 1 for a slot that holds a row, 0 for one that nothing attends to; null: all hold one
 };
 
+// What a layer has in place of attention: a gated delta net, or a short convolution, which has no heads. A row of slot s
+// lies in the rings at s modulo num_slots, the state of place p at p / stride modulo num_states (model/mixer_rows.py).
+struct Mixer {
+    int32_t num_channels, kernel_size, num_slots, num_states;
+    int32_t num_key_heads, num_value_heads, key_dim, value_dim, has_tiled_keys, stride, lag;
+    const float* taps;        // [kernel_size][num_channels]
+    const float* bias;        // [num_channels], or null
+    const float* rates;       // [num_value_heads], of decays; decay_bias likewise
+    const float* decay_bias;
+    const float* scale;  // [value_dim], of each head's normalised output
+    float* inputs;       // [num_slots][num_channels]
+    float* rows;         // [num_slots]: keys of all key heads, updates of all value heads, and logarithms of their decays
+    float* states;       // [num_states][num_value_heads][key_dim][value_dim]
+    int64_t* held;       // the first and the last place with a state; 0 and 0: no place
+};
+constexpr int MOST_TAPS = 16;  // of kernel_size, as checkpoints/families has it
+
+// A row's text before itself: the slots before `text_end`, then those of `own`. Its state sums up `place` tokens.
+struct RowPath {
+    int32_t place, text_end, num_own;
+    const int32_t* own;
+};
+
 // Noise of one row: the two halves of its key, see forerun.sampling.noise; `is_noisy` is 0 for none.
 struct RowNoise {
     int32_t low, high, is_noisy;
@@ -138,8 +162,8 @@ struct Kernels {
     // Bits per prepared input of a linear with this instruction set.
     int (*input_bits)(const Linear& linear);
 
-    // Whether the products of this many rows take inputs of 16 bits by planes.
-    bool (*takes_planes)(const Linear& linear, int num_rows);
+    // Bytes of a group of sixteen rows' inputs, if the products of this many rows take them by tiles; else 0.
+    int (*tile_bytes)(const Linear& linear, int num_rows);
 
     // Converts rows t in [t_begin, t_end) of x [T][x_stride] to a linear's input format.
     void (*prepare)(const Linear& linear, const float* x, int64_t x_stride, int t_begin, int t_end, Rows out);
@@ -179,6 +203,17 @@ struct Kernels {
     void (*join)(const float* partial, int64_t chunk_stride, int num_chunks, Heads heads, int t_begin, int t_end,
                  int head_begin, int head_end, const float* sinks, float* mixed);
 
+    // x *= 1 / (1 + exp(-gate)) for rows [t_begin, t_end); a gate of one element is that of its whole row.
+    void (*sigmoid_mul)(float* x, int size, const float* gate, int gate_size, int t_begin, int t_end);
+
+    // Columns [begin, end) of a mixer's convolution for all rows, whose inputs go to their slots. See mixers.h.
+    void (*convolve)(const Mixer& mixer, const float* in, int64_t in_stride, const RowPath* paths, int num_rows,
+                     int first_slot, int begin, int end, float* out);
+    // The value heads of one key head for all rows. `reach`: slots from the place of any row to the end of the pass, and
+    // two vectors more. Advances the states up to the places of the rows.
+    void (*delta_net)(const Mixer& net, const float* convolved, const float* in, int64_t in_stride, const RowPath* paths,
+                      int num_rows, int first_slot, int key_head, int64_t reach, float eps, float* mixed, void* scratch);
+
     // The two best totals of scores[begin..end) divided by `temperature` plus noise; ties go to the lowest token.
     // `scratch` has room for end - begin floats.
     TopTwo (*sample)(const float* scores, int begin, int end, float temperature, RowNoise noise, float* scratch);
@@ -194,5 +229,7 @@ constexpr int ATTENTION_ROWS = 16;  // largest number of rows in one call of att
 
 // Bytes of scratch memory for one call of attend.
 int64_t attend_scratch_bytes(Heads heads);
+// The same of delta_net.
+int64_t mixer_scratch_bytes(const Mixer& net, int64_t reach);
 
 }  // namespace forerun

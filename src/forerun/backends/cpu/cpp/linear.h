@@ -48,8 +48,8 @@ inline bool is_for_unit(const Linear& linear, int num_rows) {
     return tiles_of(linear).run_by_unit && num_rows >= (input_bits(linear) == 8 ? 14 : 12) * num_tiles;
 }
 
-inline bool takes_planes(const Linear& linear, int num_rows) {
-    return is_for_unit(linear, num_rows) && input_bits(linear) == 16;
+inline int tile_bytes(const Linear& linear, int num_rows) {
+    return is_for_unit(linear, num_rows) ? unit_group(linear).num_bytes() : 0;
 }
 
 // Values that are the same for all tiles.
@@ -59,12 +59,11 @@ struct Work {
     Rows x;
     int num_steps, block_steps, group_steps, row_groups;
     int64_t panel_bytes;
-    bool streams, is_many, uses_unit;
+    bool streams, is_many;
 
     Work(const Linear& of, Rows rows, int num_rows) : linear(of), tiles(tiles_of(of)), x(rows) {
         streams = linear.streams && can_stream();
         is_many = tiles.run_many && num_rows >= MANY_ROWS;
-        uses_unit = is_for_unit(linear, num_rows) && (x.by_planes || input_bits(linear) == 8);
         num_steps = linear.padded_in / tiles.inputs;
         group_steps = tiles.by_groups ? linear.group / tiles.inputs : 1;
         row_groups = tiles.by_groups ? linear.padded_in / linear.group : 0;
@@ -92,7 +91,7 @@ struct Work {
         s.streams = streams;
         s.panel_bytes = is_single ? 0 : panel_bytes;
         const int64_t first_input = static_cast<int64_t>(step) * tiles.inputs;
-        s.inputs = static_cast<const char*>(x.values) + row * x.stride +
+        s.inputs = static_cast<const char*>(x.values) + (x.by_tiles ? row / UNIT_ROWS : row) * x.stride +
                    (is_blocks(linear.format) ? first_input / linear.group * x.group_stride
                                              : first_input * tiles.input_bytes);
         s.group_stride = x.group_stride;
@@ -118,8 +117,8 @@ struct Work {
 // Adds the products of `num_rows` rows with one block of one or two panels to sums; `ahead` is the next block.
 void multiply_block(const Work& work, int row, int num_rows, int panel, int num_panels, int step, const char* ahead,
                     float* sums) {
-    if (work.is_many || work.uses_unit) {
-        const auto run = work.uses_unit ? work.tiles.run_by_unit : work.tiles.run_many;
+    if (work.is_many || work.x.by_tiles) {
+        const auto run = work.x.by_tiles ? work.tiles.run_by_unit : work.tiles.run_many;
         for (int p = 0; p < num_panels; p += TILE_PANELS) {
             Stretch s = work.stretch(row, panel + p, num_panels - p, step, sums + p * PANEL);
             s.ahead = ahead + p * work.panel_bytes;
@@ -206,7 +205,7 @@ void finish(const Linear& linear, const float* sums, int row, int panel, int num
 // Multiplies rows [row, row + num_rows), at most CHUNK_ROWS, with a pair of panels; `next` is the next panel.
 void multiply_panels(const Work& work, int row, int num_rows, int panel, int num_panels, int next, const Output& out) {
     alignas(64) float sums[CHUNK_ROWS * SUMS_STRIDE];
-    const int zeroed = work.uses_unit ? (num_rows + UNIT_ROWS - 1) / UNIT_ROWS * UNIT_ROWS : num_rows;
+    const int zeroed = work.x.by_tiles ? (num_rows + UNIT_ROWS - 1) / UNIT_ROWS * UNIT_ROWS : num_rows;
     for (int i = 0; i < zeroed * PAIR; i++) simd::store(sums + i * PANEL, simd::zero());
     for (int step = 0; step < work.num_steps; step += work.block_steps) {
         const int next_step = step + work.block_steps;
@@ -218,7 +217,7 @@ void multiply_panels(const Work& work, int row, int num_rows, int panel, int num
 
 void linear(const Linear& linear, Rows x, int num_rows, int panel_begin, int panel_end, Output out) {
     const Work work(linear, x, num_rows);
-    const UnitInUse unit(work.uses_unit, linear.group);
+    const UnitInUse unit(x.by_tiles, linear);
     for (int row = 0; row < num_rows; row += CHUNK_ROWS) {  // their inputs stay in the L2 cache
         const int rows = num_rows - row < CHUNK_ROWS ? num_rows - row : CHUNK_ROWS;
         // With the last rows, prefetch continues into the next slice, which this thread usually gets.

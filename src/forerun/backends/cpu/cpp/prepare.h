@@ -51,42 +51,76 @@ float largest_of(const float* x, int begin, int end, int num_in, float* flaw) {
     return largest >= TINIEST && *flaw == 0.0f ? largest : 0.0f;
 }
 
-// Converts a group of inputs to integers of up to `most`, in `bits` bits each, and returns their sum. The inputs are
-// about these integers times `scale`.
-float prepare_group(const float* x, int begin, int end, int num_in, float most, int bits, bool by_planes, char* out,
-                    float* scale) {
+// Converts a group of inputs to integers of up to `most`, and returns their sum. The inputs are about these integers times
+// `scale`. They are stored sixteen at a time: by store(number of the first, integers).
+template <class Store>
+float prepare_group(const float* x, int begin, int end, int num_in, float most, Store store, float* scale) {
     float flaw;
     const float largest = largest_of(x, begin, end, num_in, &flaw);
     const bool is_fit = largest > 0.0f;
     const simd::F inverse = simd::set1(is_fit ? most / largest : 0.0f);
     simd::F total = simd::zero();
-    const int step = by_planes ? PANEL : PANEL * bits / 8;
-    for (int k = begin; k < end; k += PANEL, out += step) {
+    for (int k = begin; k < end; k += PANEL) {
         const simd::F v = is_fit ? inputs_from(x, k, num_in) : simd::zero();
         const simd::I rounded = simd::round_int(simd::mul(v, inverse));
         total = simd::add(total, simd::to_float(rounded));
-        if (bits == 8)
-            simd::store_s8(reinterpret_cast<int8_t*>(out), rounded);
-        else if (by_planes)
-            simd::store_planes(out, out + (end - begin), rounded);
-        else
-            simd::store_s16(out, rounded);
+        store(k - begin, rounded);
     }
     *scale = is_fit ? largest / most : flaw;
     return simd::sum(total);  // exact: integers below 2^24
 }
+// Stores sixteen integers of `bits` bits.
+void store_integers(char* to, simd::I x, int bits) {
+    if (bits == 8)
+        simd::store_s8(reinterpret_cast<int8_t*>(to), x);
+    else
+        simd::store_s16(to, x);
+}
 
-// Converts a group of inputs for a block format. Their sum is stored next to their scale: multiplied by the scale if
+// Stores sixteen integers of a row for the matrix unit.
+void store_for_unit(char* to, simd::I x, UnitGroup unit) {
+    if (!unit.is_wide) return simd::store_s8(reinterpret_cast<int8_t*>(to), x);
+    if (unit.is_bytes) return simd::store_planes(to, to + unit.low_inputs(), x);
+    const simd::I high = simd::and_int(simd::add_int(x, simd::set1_int(128)), simd::set1_int(-256));
+    simd::store_bf16_pairs(to, high);
+    simd::store_bf16_pairs(to + unit.low_inputs(), simd::sub_int(x, high));
+}
+
+// Converts row t for a block format. The sum of a group's integers is stored next to their scale: multiplied by the scale if
 // the format has minima, else by -offset, the offset of the codes.
-void prepare_block_group(const float* x, int begin, int num_in, const BlockLayout& layout, int rounded_to, int bits,
-                         bool by_planes, char* out) {
-    float scale;
-    const float most = rounded_to == 8 ? INT8_MOST : INT16_MOST;
-    const float sum = prepare_group(x, begin, begin + layout.group, num_in, most, bits, by_planes, out + 8, &scale);
-    const float scaled = scale * sum;
-    const int32_t start = -layout.offset * static_cast<int32_t>(sum);
-    std::memcpy(out, &scale, 4);
-    std::memcpy(out + 4, layout.has_minima ? static_cast<const void*>(&scaled) : &start, 4);
+void prepare_blocks(const Linear& linear, const float* x, int t, Rows out) {
+    const BlockLayout& layout = layout_of(linear.format);
+    const float most = linear.input_bits == 8 ? INT8_MOST : INT16_MOST;
+    const int bits = input_bits(linear), group = layout.group;
+    char* to = static_cast<char*>(out.values) + t * out.stride;
+    for (int k = 0; k < linear.padded_in; k += group, to += out.group_stride) {
+        const auto store = [&](int number, simd::I some) { store_integers(to + 8 + number * bits / 8, some, bits); };
+        float scale;
+        const float sum = prepare_group(x, k, k + group, linear.num_in, most, store, &scale);
+        const float scaled = scale * sum;
+        const int32_t start = -layout.offset * static_cast<int32_t>(sum);
+        std::memcpy(to, &scale, 4);
+        std::memcpy(to + 4, layout.has_minima ? static_cast<const void*>(&scaled) : &start, 4);
+    }
+}
+
+// The same by tiles.
+void prepare_tiles(const Linear& linear, const float* x, int t, Rows out) {
+    const UnitGroup unit = unit_group(linear);
+    const float most = unit.is_wide ? INT16_MOST : INT8_MOST;
+    const int row = t % UNIT_ROWS;
+    char* tile = static_cast<char*>(out.values) + t / UNIT_ROWS * out.stride;
+    for (int k = 0; k < linear.padded_in; k += unit.group, tile += out.group_stride) {
+        char* line = tile + row * unit.line_bytes();
+        const int size = unit.is_bytes ? 1 : 2;
+        const auto store = [&](int number, simd::I some) { store_for_unit(line + size * number, some, unit); };
+        float* scale = reinterpret_cast<float*>(tile + unit.scales()) + row;
+        const float sum = prepare_group(x, k, k + unit.group, linear.num_in, most, store, scale);
+        scale[UNIT_ROWS] = *scale * sum;
+        // Rows after the last one are multiplied too: by 0, since arithmetic with whatever tiny numbers were there would be slow.
+        for (int behind = 1; t == out.num_rows - 1 && row + behind < UNIT_ROWS; behind++)
+            scale[behind] = scale[UNIT_ROWS + behind] = 0.0f;
+    }
 }
 
 void prepare(const Linear& linear, const float* x, int64_t x_stride, int t_begin, int t_end, Rows out) {
@@ -103,16 +137,14 @@ void prepare(const Linear& linear, const float* x, int64_t x_stride, int t_begin
                 const int num_groups = padded_in / linear.group;
                 float* scales = out.scales + static_cast<int64_t>(t) * num_groups;
                 int32_t* sums = out.sums + static_cast<int64_t>(t) * num_groups;
-                for (int g = 0; g < num_groups; g++, values += linear.group * bits / 8)
+                for (int g = 0; g < num_groups; g++, values += linear.group * bits / 8) {
+                    const auto store = [&](int number, simd::I some) { store_integers(values + number * bits / 8, some, bits); };
                     sums[g] = static_cast<int32_t>(prepare_group(row, g * linear.group, (g + 1) * linear.group, num_in,
-                                                                 INT8_MOST, bits, false, values, scales + g));
+                                                                 INT8_MOST, store, scales + g));
+                }
                 break;
             }
-            default: {
-                const BlockLayout& layout = layout_of(linear.format);
-                for (int k = 0; k < padded_in; k += layout.group, values += out.group_stride)
-                    prepare_block_group(row, k, num_in, layout, linear.input_bits, bits, out.by_planes, values);
-            }
+            default: out.by_tiles ? prepare_tiles(linear, row, t, out) : prepare_blocks(linear, row, t, out);
         }
     }
 }

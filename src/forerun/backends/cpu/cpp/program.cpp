@@ -37,26 +37,28 @@ static int64_t row_stride(const Linear& linear, int input_bits) {
     return round_up(static_cast<int64_t>(linear.padded_in) * input_bits / 8, LINE) | LINE;
 }
 
+static int num_tiles(int num_rows) { return (num_rows + 15) / 16; }  // by tiles of sixteen rows; see matrix_unit.h
+
 // The largest number of bits per prepared input in any instruction set, so that the memory is enough for all of them.
-static int most_input_bits(const Linear& linear) { return is_blocks(linear.format) || is_grouped(linear) ? 16 : 32; }
+static int most_input_bits(const Linear& linear) { return is_grouped(linear) ? 16 : 32; }
 
 int64_t rows_bytes(const Linear& linear, int num_rows) {
     const int bits = most_input_bits(linear);
-    if (is_blocks(linear.format))
-        return static_cast<int64_t>(linear.padded_in / linear.group) * input_group_bytes(linear.group, bits) * num_rows +
-               READ_BEHIND;
-    const int64_t groups = is_grouped(linear) ? linear.padded_in / linear.group : 0;
+    const int64_t groups = linear.group ? linear.padded_in / linear.group : 0;
+    if (is_blocks(linear.format)) return groups * input_group_bytes(linear.group, bits) * 16 * num_tiles(num_rows);
     return (row_stride(linear, bits) + groups * 8) * num_rows;
 }
 
-Rows rows_in(char* memory, const Linear& linear, int num_rows) {
+Rows rows_in(char* memory, const Linear& linear, int num_rows, bool of_experts) {
     Rows rows{};
     const int bits = kernels().input_bits(linear);
     rows.values = memory;
+    rows.num_rows = num_rows;
     if (is_blocks(linear.format)) {  // by group, then by row, so that a tile's rows are at fixed distances
-        rows.stride = input_group_bytes(linear.group, bits);
-        rows.group_stride = rows.stride * num_rows;
-        rows.by_planes = kernels().takes_planes(linear, num_rows);
+        const int tile_bytes = of_experts ? 0 : kernels().tile_bytes(linear, num_rows);
+        rows.by_tiles = tile_bytes > 0;
+        rows.stride = rows.by_tiles ? tile_bytes : input_group_bytes(linear.group, bits);
+        rows.group_stride = rows.stride * (rows.by_tiles ? num_tiles(num_rows) : num_rows);
         return rows;
     }
     const int64_t groups = is_grouped(linear) ? linear.padded_in / linear.group : 0;
@@ -76,6 +78,7 @@ static int64_t width_of_sum(const Op& op) {
 Program::Program(const Shape& shape, const Op* ops, int num_ops, int num_buffers)
     : shape_(shape), ops_(ops, ops + num_ops), buffers_(static_cast<size_t>(num_buffers)) {
     for (const Op& op : ops_) {
+        if (op.mixer) mixer_ = op.mixer;
         if (op.experts && op.experts->num_chosen > most_chosen_) most_chosen_ = op.experts->num_chosen;
         if (op.experts && op.experts->num_experts > most_experts_) most_experts_ = op.experts->num_experts;
         if (op.kind == static_cast<int32_t>(OpKind::tree_attention)) {
@@ -110,8 +113,10 @@ bool Program::set_buffers(const Buffer* buffers, int max_rows) {
 // Memory of one thread: a normed row and prepared rows, or attention's scratch and partial results. False if there is
 // not enough memory.
 bool Program::reserve(const Pass& pass, int num_threads) {
-    const int64_t prepared = round_up(widest_input_ * 4, LINE) + MOST_PREPARED_ALONE * 5 + 2 * LINE * pass.num_rows;
+    const int64_t prepared = round_up(widest_input_ * 4, LINE) + MOST_PREPARED_ALONE * 9 + 2 * LINE * pass.num_rows;
     const int64_t attention = most_scratch_ + most_result_ * rows_together(pass) * num_chunks(pass);
+    const int64_t mixer = mixer_ && mixer_->num_states ? mixer_scratch_bytes(*mixer_, reach_) : 0;
+    const int64_t most = attention > mixer ? attention : mixer;
     if (most_chosen_) {
         const auto num_pairs = static_cast<size_t>(pass.num_rows) * static_cast<size_t>(most_chosen_);
         for (std::vector<int32_t>* pairs : {&choice_.chosen, &choice_.places, &choice_.rows})
@@ -122,7 +127,7 @@ bool Program::reserve(const Pass& pass, int num_threads) {
     }
     if (static_cast<int>(own_.size()) < num_threads) own_ = std::vector<Scratch>(static_cast<size_t>(num_threads));
     for (Scratch& own : own_)
-        if (!own.reserve(prepared > attention ? prepared : attention)) return false;
+        if (!own.reserve(prepared > most ? prepared : most)) return false;
     const int64_t partials = pass.num_rows <= ATTENTION_ROWS ? most_result_ * pass.num_rows * num_chunks(pass) : 0;
     const int64_t kept = pass.row_skips ? widest_sum_ * 4 * pass.num_rows : 0;
     return (!partials || partials_.reserve(partials)) && (!kept || kept_.reserve(kept));
@@ -135,7 +140,9 @@ bool Program::is_skipped(const Op& op, const Pass& pass) const {
 }
 
 bool Program::run(const Pass& pass, int first_op, int last_op, int num_threads) {
+    if (mixer_) find_paths(pass);
     if (!reserve(pass, num_threads)) return false;
+    if (mixer_) hold_states(pass, first_op, last_op, false);
     Run run{pass, first_op, last_op, forerun::kernels(), this};
     run_job(
         [](void* context, Member& self) {
@@ -143,6 +150,7 @@ bool Program::run(const Pass& pass, int first_op, int last_op, int num_threads) 
             run.program->work(run, self);
         },
         &run, num_threads, pass.stop);
+    if (mixer_ && !(pass.stop && *pass.stop)) hold_states(pass, first_op, last_op, true);
     return true;
 }
 
@@ -164,6 +172,10 @@ void Program::work(const Run& run, Member& self) {
             case OpKind::scale: return share_rows(run, op, self, &Program::scale);
             case OpKind::layer_inputs: return share_rows(run, op, self, &Program::layer_inputs);
             case OpKind::gate_input: return share_rows(run, op, self, &Program::gate_input);
+            case OpKind::add: return share_rows(run, op, self, &Program::add);
+            case OpKind::sigmoid_mul: return share_rows(run, op, self, &Program::sigmoid_mul);
+            case OpKind::convolve: return convolve(run, op, self);
+            case OpKind::delta_net: return delta_net(run, op, self);
         }
         return true;
     };

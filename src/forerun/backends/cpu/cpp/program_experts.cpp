@@ -112,8 +112,7 @@ bool Program::experts(const Run& run, const Op& op, Member& self) {
     const int64_t size = width(op.reads), inner = last.num_in;
     float *gated = buffer(experts.gated), *products = buffer(experts.products);
     if (!self.share(1, 1, [&](Slice) { choose_experts(run, op); })) return false;
-    Rows inputs = rows_in(shared_rows_.data(), gate_up, num_pairs);
-    inputs.by_planes = false;  // an expert may have few of these rows
+    const Rows inputs = rows_in(shared_rows_.data(), gate_up, num_pairs, true);
     const auto prepare = [&](Slice pairs) {
         for (int pair = pairs.begin; pair < pairs.end; pair++) {
             const float* x = buffer(op.reads) + choice_.rows[static_cast<size_t>(pair)] * size;
@@ -123,8 +122,7 @@ bool Program::experts(const Run& run, const Op& op, Member& self) {
     if (!self.share(num_pairs, PAIRS_OF_A_TILE, prepare)) return false;
     const Output to_gated{gated, nullptr, inner, 0, static_cast<Epilogue>(op.epilogue)};
     if (!multiply_experts(run, experts.gate_up, inputs, to_gated, self)) return false;
-    Rows inside = rows_in(shared_rows_.data(), last, num_pairs);
-    inside.by_planes = false;
+    const Rows inside = rows_in(shared_rows_.data(), last, num_pairs, true);
     const auto prepare_gated = [&](Slice pairs) {
         run.kernels.prepare(last, gated, inner, pairs.begin, pairs.end, inside);
     };

@@ -20,8 +20,11 @@
 //   Codes, split          64 bytes of codes in the format of dot_s16
 //   codes_of_8_bits       bytes of weights in the format of the dots: unchanged, or minus 128 if SIGNED_CODES
 //   store_s16             sixteen inputs of 16 bits in the format of dot_s16
-//   store_planes          the high bytes of sixteen inputs of 16 bits, rounded, and the low bytes that are left, both
-//                         signed: for the matrix unit (matrix_unit.h), where __AMX_INT8__ is defined
+//   The next four are for the matrix unit (matrix_unit.h), where __AMX_BF16__ is defined:
+//   store_planes          the high bytes of sixteen inputs of 16 bits, rounded, and the low bytes that are left, both signed
+//   store_bf16_pairs      sixteen whole numbers of at most 8 bits as bfloat16, four of them in the order 0, 2, 1, 3
+//   look_up_pairs<SIZE>   split(a) with table[i] in place of each byte i < SIZE, where SIZE is 32 or 64
+//   sub_bytes(a, less)    a less a number, byte by byte
 //   MOST_BITS_BY_BYTES    largest number of bits of codes that dot_s8 can multiply
 //   TILE_ROWS, TILE_PANELS   the largest tile whose sums and operands fit into the registers
 //   BLOCK_QUERIES, BLOCK_VECTORS   the same for attention: queries, and vectors of scores or of values
@@ -70,8 +73,9 @@
 namespace forerun::simd {
 namespace {
 
-#ifndef __AMX_INT8__
-inline void store_planes(char*, char*, I) {}  // nobody asks for planes without a matrix unit
+#ifndef __AMX_BF16__
+inline void store_planes(char*, char*, I) {}  // nobody asks for these without a matrix unit
+inline void store_bf16_pairs(char*, I) {}
 #endif
 
 // exp as 2^n times a polynomial on [-ln 2 / 2, ln 2 / 2] (Cephes, S. Moshier). 0 below -87.3.

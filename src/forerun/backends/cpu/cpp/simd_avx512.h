@@ -164,7 +164,20 @@ inline void store_s16(char* p, I a) {
     const __m256i pairs = _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(words, 0xd8), 0xd8);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), pairs);
 }
-#ifdef __AMX_INT8__
+#ifdef __AMX_BF16__
+inline void store_bf16_pairs(char* p, I a) {
+    const __m256i words = round_bf16(to_float(a));
+    const __m256i pairs = _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(words, 0xd8), 0xd8);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), pairs);
+}
+template <int SIZE>
+inline Codes look_up_pairs(Bytes b, const uint16_t* table) {  // an index is the low bits of a word, the next byte does not matter
+    const __m512i odd = _mm512_srli_epi16(b.v, 8), first = _mm512_load_si512(table);
+    if constexpr (SIZE == 32) return {_mm512_permutexvar_epi16(b.v, first), _mm512_permutexvar_epi16(odd, first)};
+    const __m512i second = _mm512_load_si512(table + 32 % SIZE);
+    return {_mm512_permutex2var_epi16(first, b.v, second), _mm512_permutex2var_epi16(first, odd, second)};
+}
+inline Bytes sub_bytes(Bytes b, int less) { return {_mm512_sub_epi8(b.v, _mm512_set1_epi8(static_cast<char>(less)))}; }
 inline void store_planes(char* high, char* low, I a) {
     const __m512i rounded = _mm512_srai_epi32(_mm512_add_epi32(a.v, _mm512_set1_epi32(128)), 8);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(high), _mm512_cvtepi32_epi8(rounded));

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from forerun.model.block_types import BLOCKS, BlockType
-from forerun.model.blocks import dequantise_blocks
+from forerun.model.gguf_block_types import BLOCKS, BlockType
+from forerun.model.gguf_blocks import dequantise_blocks
 from forerun.model.quantise import as_int4, as_plain, dequantise
 from forerun.model.weights import BlockWeight, DenseWeight, StackedWeight
 from tests.blocks import random_blocks

@@ -13,7 +13,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from forerun.model.block_types import BLOCKS, BlockType
+from forerun.model.gguf_block_types import BLOCKS, BlockType
 
 IQ4_VALUES: Final = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 E2M1_VALUES: Final = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # 4-bit floats, doubled

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from forerun.core.sublayers import ATTENTION, MLP, NOTHING, SkipSet, skippable
-from forerun.drafting.layer_skip.penalties import PenaltyModel, sigmoid
+from forerun.drafting.layer_skip.skip_penalties import PenaltyModel, sigmoid
 from tests.drafting.layer_skip.estimates import estimate as estimate_by
 from tests.drafting.layer_skip.skip_emulator import NUM_LAYERS, cnn_dm, random_set
 
