@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from forerun.backends.backend import Backend
+from forerun.backends.cpu.backend import NATIVE
 from forerun.backends.torch.backend import FUSED, REFERENCE
 from forerun.checkpoints.huggingface.names import tensor_plan
 from forerun.core.config import SamplingParams
-from forerun.core.mixers import PLACE_LAG, PLACE_STRIDE, GatedDeltaNet
+from forerun.core.mixers import PLACE_LAG, PLACE_STRIDE, GatedDeltaNet, Mamba2
 from forerun.core.model_spec import ModelSpec, snapshot_bytes, state_bytes
 from forerun.decoding.verifier import Verifier
 from forerun.drafting.layer_skip.probe_rows import ProbeLayout, ProbeRows
@@ -32,10 +33,10 @@ from forerun.speculation.tree import TokenTree, ancestry_matrix
 from tests.dense_reference import dense_logits
 from tests.marks import rest_slow
 from tests.model.kernel_sets import EXACT_SETS
-from tests.tiny import Weights, poison_freed_slots, random_weights, tiny_runner, tree_logits
+from tests.tiny import Weights, in_parts, poison_freed_slots, random_weights, tiny_runner, tree_logits
 from tests.tiny_families import family_spec
 
-FAMILIES = ("qwen3_5_text", "lfm2")
+FAMILIES = ("qwen3_5_text", "lfm2", "granitemoehybrid")
 STRIDE = 16
 LAG = 48  # deeper than the trees
 ROWS = 100  # of a pass or a tree
@@ -55,13 +56,23 @@ def short_rings(monkeypatch: pytest.MonkeyPatch) -> None:
 @cache
 def model(family: str, seed: int, dtype: torch.dtype) -> tuple[ModelSpec, Weights]:
     spec = family_spec(random.Random(seed), family, vocab_size=31, max_positions=CAPACITY, num_layers=3)
-    if isinstance(spec.mixer, GatedDeltaNet):
-        spec = replace(spec, delta_net=replace(spec.mixer, stride=STRIDE, lag=LAG))
+    if isinstance(spec.mixer, GatedDeltaNet | Mamba2):
+        spec = with_places(spec, STRIDE, LAG)
     return spec, random_weights(spec, torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def with_places(spec: ModelSpec, stride: int, lag: int) -> ModelSpec:
+    """The same with states at other places."""
+    if isinstance(spec.mixer, Mamba2):
+        return replace(spec, mamba=replace(spec.mixer, stride=stride, lag=lag))
+    assert isinstance(spec.mixer, GatedDeltaNet)
+    return replace(spec, delta_net=replace(spec.mixer, stride=stride, lag=lag))
 
 
 def runner_of(family: str, seed: int, dtype: torch.dtype, backend: Backend = REFERENCE) -> Runner:
     spec, weights = model(family, seed, dtype)
+    if backend is NATIVE and isinstance(spec.mixer, Mamba2):
+        pytest.skip("the native kernels do not compute Mamba 2")
     runner = tiny_runner(spec, weights, backend=backend, capacity=CAPACITY)
     poison_freed_slots(runner)
     return runner
@@ -77,16 +88,6 @@ def alone(family: str, seed: int, dtype: torch.dtype, backend: Backend = REFEREN
     """The logits of the text, each from a pass of one row."""
     runner = runner_of(family, seed, dtype, backend)
     return torch.cat([runner.extend([token], num_logit_rows=1) for token in text_of(seed)])
-
-
-def in_parts(runner: Runner, text: list[int], rng: random.Random, most: int) -> Tensor:
-    """The logits of the text, read in parts of random sizes behind what the cache holds."""
-    rows = []
-    while text:
-        size = rng.randint(1, most)
-        rows.append(runner.extend(text[:size], num_logit_rows=len(text[:size])))
-        text = text[size:]
-    return torch.cat(rows)
 
 
 def in_trees(runner: Runner, text: list[int], rng: random.Random) -> Tensor:
@@ -120,8 +121,8 @@ def test_a_long_texts_logits_are_those_of_the_recurrence(
 ) -> None:
     monkeypatch.undo()
     spec, weights = model(family, seed, torch.float64)
-    if isinstance(spec.mixer, GatedDeltaNet):
-        spec = replace(spec, delta_net=replace(spec.mixer, stride=PLACE_STRIDE, lag=PLACE_LAG))
+    if isinstance(spec.mixer, GatedDeltaNet | Mamba2):
+        spec = with_places(spec, PLACE_STRIDE, PLACE_LAG)
     text = text_of(seed)
     runner = tiny_runner(spec, weights, backend=backend, capacity=CAPACITY)  # type: ignore[arg-type]
     found = in_parts(runner, text, random.Random(seed), 150)
@@ -418,7 +419,7 @@ def test_the_snapshot_that_is_missed_least_goes_first() -> None:
     assert read([*system, *message(6, 90)]) == [61, 151, 161], "the first conversation was used least recently"
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, "qwen3_next"])
+@pytest.mark.parametrize("family", [*FAMILIES, "qwen3_next", "lfm2_moe", "nemotron_h"])
 @pytest.mark.parametrize("seed", range(4))
 def test_the_number_of_parameters_is_that_of_all_tensors(family: str, seed: int) -> None:
     spec = family_spec(random.Random(seed), family)

@@ -12,7 +12,7 @@ from forerun.cli.head_sheet import head_rows, head_to_dict
 from forerun.cli.model_sheet import ModelSheet, count, file_rows, print_rows, read_sheet, size
 from forerun.cli.rank_sheet import rank_rows, rank_sheets
 from forerun.cli.template_sheet import template_rows
-from forerun.core.mixers import GatedDeltaNet, ShortConvolution
+from forerun.core.mixers import GatedDeltaNet, Mamba2, ShortConvolution
 from forerun.core.model_spec import ModelSpec
 from forerun.drafting.heads.stored import find_head
 
@@ -93,6 +93,8 @@ def of_layers(spec: ModelSpec) -> str:
             kind = "short convolutions"
         case GatedDeltaNet():
             kind = "gated delta nets"
+        case Mamba2():
+            kind = "Mamba 2"
     return f", {len(spec.mixer_layers)} of them {kind}"
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from forerun.core.mixers import GatedDeltaNet, ring_slots, ring_states
+from forerun.core.mixers import ShortConvolution, ring_slots, ring_states
 from forerun.core.model_spec import ModelSpec
 from forerun.core.threads import inference
 from forerun.model.sliding_slots import zeros
@@ -69,7 +69,9 @@ class MixerRows:
         row_size = mixer.row_size - mixer.num_channels
         self._rows_LSR, _ = zeros((num_layers, self.num_slots, row_size), dtype=wide, device=device)
         heads = (
-            (mixer.num_value_heads, mixer.key_dim, mixer.value_dim) if isinstance(mixer, GatedDeltaNet) else (0, 0, 0)
+            (0, 0, 0)
+            if isinstance(mixer, ShortConvolution)
+            else (mixer.num_value_heads, mixer.key_dim, mixer.value_dim)
         )
         self.states_LNHKV, _ = zeros((num_layers, self.num_states, *heads), dtype=wide, device=device)
         self._first_HKV = torch.zeros(heads, dtype=wide, device=device)
