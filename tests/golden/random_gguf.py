@@ -75,7 +75,8 @@ def stored(folder: Path, spec: ModelSpec) -> Iterator[tuple[str, Tensor]]:
                 yield from of_fused_net(name, values, spec)
                 continue
             if spec.family == "nemotron_h":
-                name = name.replace("mixer.experts.", "mlp.experts.")
+                name = re.sub(r"backbone(.+)mixer.experts", r"model\1mlp.experts", name)
+                name = name.replace("correction_bias", "correction.bias")
             if isinstance(spec.mixer, Mamba2):
                 name, values = as_of_mamba(name, values, spec.mixer)
             if spec.family in PERMUTED:
