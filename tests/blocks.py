@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 import torch
 
-from forerun.model.block_types import BLOCKS, BlockType
+from forerun.model.gguf_block_types import BLOCKS, BlockType
 
 PLACES: Final = {  # of the float16 numbers of a block, unless only the first is one
     "Q4_1": (0, 4), "Q5_1": (0, 4), "Q4_K": (0, 4), "Q5_K": (0, 4), "Q6_K": (208, 210), "Q2_K": (80, 84),

@@ -94,11 +94,11 @@ def errors_of_drafters() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def passes_timed_twice() -> Iterator[None]:
     """How long a pass takes decides no text, so engines do not repeat passes until their times settle."""
-    from forerun.model import measure  # brings torch along
+    from forerun.model import pass_times  # brings torch along
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measure, "SETTLED_S", 1e-6)
-        patch.setattr(measure, "MOST_REPEATS", 2)
+        patch.setattr(pass_times, "SETTLED_S", 1e-6)
+        patch.setattr(pass_times, "MOST_REPEATS", 2)
         yield
 
 

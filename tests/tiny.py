@@ -1,6 +1,5 @@
 """Tiny random models in float64, built without a checkpoint, and the decode loop without a tokenizer."""
 
-import itertools
 import random
 from collections.abc import Mapping, Sequence
 
@@ -13,9 +12,10 @@ from forerun.checkpoints.huggingface.names import fused_shapes, tensor_plan
 from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.core.config import Exactness, SamplingParams
 from forerun.core.model_spec import ModelSpec, RopeSpec
-from forerun.decoding.decoder import Request, Round, prefill
+from forerun.decoding.decoder import Request, Round
 from forerun.decoding.drafters import Drafters
 from forerun.decoding.host_loop import decode
+from forerun.decoding.prefill import prefill
 from forerun.decoding.verifier import Verifier
 from forerun.drafting.drafter import NO_NEWS, Drafter, DraftOutcome, DraftReport
 from forerun.model.executor import CacheMove, ForwardInput
@@ -247,8 +247,10 @@ def poison_freed_slots(runner: Runner) -> None:
         cache.keys_LSKD[:, first_free:] = float("nan")
         cache.values_LSKD[:, first_free:] = float("nan")
         if cache.mixer_rows is not None:
-            for rows_SX in itertools.chain.from_iterable(map(cache.mixer_rows.layer, runner.spec.mixer_layers)):
-                rows_SX[first_free:] = float("nan")
+            rows = cache.mixer_rows
+            for ring_LSX, first in ((rows._inputs_LSC, rows._inputs_from), (rows._rows_LSR, rows._rows_from)):
+                kept = rows.ring(first, first_free)
+                ring_LSX[:, ~torch.isin(torch.arange(rows.num_slots), kept)] = float("nan")
 
     def move(what: CacheMove) -> None:
         plain_move(what)

@@ -11,7 +11,7 @@ FAMILIES = (
     "mistral", "smollm3", "ministral3", "granite", "phi3", "gemma3_text", "olmo2", "olmo3", "glm4", "gpt_oss",
     "qwen3_moe", "qwen3_5_text", "qwen3_next", "lfm2",
 )  # fmt: skip
-MIXED = ("qwen3_5_text", "qwen3_next", "lfm2")  # have layers without attention, which torch alone runs
+MIXED = ("qwen3_5_text", "qwen3_next", "lfm2")  # have layers without attention
 UNSHARED = ("gpt_oss", "qwen3_moe", *MIXED)  # cannot be divided among ranks
 
 

@@ -12,7 +12,7 @@ from forerun.checkpoints.huggingface.names import by_weight, tensor_plan
 from forerun.checkpoints.safetensors.header import ITEM_BYTES, StoredTensor
 from forerun.checkpoints.stored_weights import BytesCounter, StoredWeights
 from forerun.core.model_spec import ModelSpec, WeightFormat
-from forerun.model.block_types import BLOCKS
+from forerun.model.gguf_block_types import BLOCKS
 from forerun.model.runner import Runner
 
 DTYPE: Final = torch.bfloat16

@@ -12,7 +12,7 @@ from forerun.core.drafter_config import LayerSkip
 from forerun.core.errors import ConfigError
 from forerun.core.output_file import require_writable
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
-from forerun.drafting.layer_skip.gated import GatedStrategy
+from forerun.drafting.layer_skip.gated_strategy import GatedStrategy
 from forerun.drafting.layer_skip.set_files import NamedSet, sets_beside, sets_in_cache, write_sets
 from forerun.drafting.policies import Policies, SkipPolicy, TreePolicy
 from forerun.engine.engine import Engine

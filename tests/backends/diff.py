@@ -47,17 +47,27 @@ def diff_buffers(
     found: list[Difference] = []
     rows = slice(inputs.first_slot, inputs.num_slots)
 
+    def of_rows(some: TreeCache, op: Op) -> dict[str, Tensor]:
+        """What the op has left in the pass's slots, by what it is."""
+        if op.kind == "rope_append":
+            keys_SKD, values_SKD = some.layer(op.layer)
+            return {"keys": keys_SKD[rows], "values": values_SKD[rows]}
+        if op.kind not in ("convolve", "gated_convolution", "delta_net") or some.mixer_rows is None:
+            return {}
+        ring = some.mixer_rows.ring(inputs.first_slot, inputs.num_slots)
+        inputs_SC, rows_SR = some.mixer_rows.layer(op.layer)
+        return {"rows": rows_SR[ring]} if op.kind == "delta_net" else {"inputs": inputs_SC[ring]}
+
     def take_over(op: Op, buffer: Tensor) -> None:
         if op not in written:
             return
+        theirs = of_rows(cache, op)
         pairs = [(op.writes, written[op].view(buffer.shape), buffer)]
-        if op.kind == "rope_append":
-            pairs.append(("keys", tried_cache.keys_LSKD[op.layer, rows], cache.keys_LSKD[op.layer, rows]))
-            pairs.append(("values", tried_cache.values_LSKD[op.layer, rows], cache.values_LSKD[op.layer, rows]))
-        for what, mine, theirs in pairs:
-            difference = (mine.double() - theirs.double()).abs().max().item()
-            found.append(Difference(op=op, what=what, largest=difference, scale=theirs.abs().max().item()))
-            theirs.copy_(mine)
+        pairs += [(what, mine, theirs[what]) for what, mine in of_rows(tried_cache, op).items()]
+        for what, mine, other in pairs:
+            difference = (mine.double() - other.double()).abs().max().item()
+            found.append(Difference(op=op, what=what, largest=difference, scale=other.abs().max().item()))
+            other.copy_(mine)
 
     reference.run(inputs, take_over)
     return found

@@ -23,7 +23,7 @@ def conditions(spec: ModelSpec, kernels: KernelsName = "auto", *, is_shared: boo
     return Conditions(kernels=kernels, needed=needed, is_shared=is_shared)
 
 
-@pytest.mark.parametrize("family", RUN)
+@pytest.mark.parametrize("family", [*RUN, *MIXED])
 def test_the_native_kernels_run_every_family(family: str) -> None:
     spec = family_spec(random.Random(1), family)
     choice = choose_backend("fast", dtype=torch.float32, device="cpu", head_dim=8, conditions=conditions(spec))
@@ -38,16 +38,12 @@ def test_tritons_kernels_are_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize("family", MIXED)
-def test_layers_without_attention_are_named_and_torch_runs_them(family: str) -> None:
+def test_tritons_kernels_are_refused_for_layers_without_attention_by_name(family: str) -> None:
     spec = family_spec(random.Random(1), family)
     names = ["a shared expert"] * (family == "qwen3_next") + ["an output gate of attention", "gated delta nets"]
     name = "short convolutions" if family == "lfm2" else " or ".join(names)
-    choice = choose_backend("exact", dtype=torch.float32, device="cpu", head_dim=8, conditions=conditions(spec))
-    assert choice.missing == f"the native kernels do not compute {name}, which this model has"
-    assert choice.backend.name == "reference"
-    triton = conditions(spec, "triton")
     with pytest.raises(ConfigError, match=f"the Triton kernels do not compute {name}, which this model has"):
-        choose_backend("fast", dtype=torch.float32, device="cpu", head_dim=16, conditions=triton)
+        choose_backend("fast", dtype=torch.float32, device="cpu", head_dim=16, conditions=conditions(spec, "triton"))
 
 
 @pytest.mark.parametrize("family", RUN)

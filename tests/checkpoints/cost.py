@@ -7,7 +7,7 @@ from collections.abc import Callable
 from time import process_time
 
 from forerun.checkpoints.source import CheckpointSource
-from forerun.cli.sheet import read_sheet
+from forerun.cli.model_sheet import read_sheet
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ForerunError
 from forerun.engine.model_loading import Checkpoint, resolve_max_length

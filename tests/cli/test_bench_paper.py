@@ -9,11 +9,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from forerun.cli.main import app
+from forerun.core.errors import ConfigError
 from forerun_lab.cli import bench_paper
 from forerun_lab.cli.bench_report import has_matplotlib
 from forerun_lab.papers.experiments import Line
 
 Bench = Callable[..., Result]
+SPEEDS = {"4+4": 250.0, "5+3": 260.0}
 needs_plots = pytest.mark.skipif(not has_matplotlib(), reason="needs matplotlib")
 
 
@@ -46,7 +48,16 @@ def paper() -> Bench:
         (("swiftspec", "--num-prompts", "0"), "--num-prompts 0 must be >= 1"),
         (("swift", "-n", "0"), "--max-new-tokens 0 must be >= 1"),
         (("swift", "--target-ranks", "0"), "--target-ranks 0 must lie in [1, 64]"),
-        (("swiftspec", "--draft-ranks", "0"), "must lie in [1, 64]"),
+        (("swiftspec", "--how", "measured", "--draft-ranks", "0"), "must lie in [1, 64]"),
+        (
+            ("swiftspec", "--how", "projected", "--stretch", "3"),
+            "--stretch has no effect on figures that are projected",
+        ),
+        (("swiftspec", "--how", "measured", "--stretch", "3"), "leave it out, or add paced to --how"),
+        (("swiftspec", "--how", "measured", "--machine", "8xH100"), "--machine has no effect on figures that are meas"),
+        (("swiftspec", "--dtype", "float32"), "--dtype has no effect on figures that are paced or projected: leave it"),
+        (("swiftspec", "--draft-ranks", "2"), "--draft-ranks has no effect on figures that are paced or projected"),
+        (("swiftspec", "--target-ranks", "2"), "--target-ranks has no effect on figures that are paced or projected"),
     ],
 )
 def test_what_cannot_be_played_is_refused(paper: Bench, tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
@@ -85,7 +96,7 @@ def test_a_quick_run_ends_with_a_report_and_is_continued(paper: Bench, tmp_path:
     assert "the planner's choice" in shown.stdout
     assert "347 tokens/s" in shown.stdout
     recorded = (out / "guesses.jsonl").stat().st_mtime_ns
-    shown = paper(*arguments, "--out", out, "--how", "paced,projected")
+    shown = paper(*arguments, "--out", out, "--how", "paced")
     assert shown.exit_code == 0, shown.output
     assert (out / "guesses.jsonl").stat().st_mtime_ns == recorded
     sources = {line["source"] for line in json.loads((out / "report.json").read_text())}
@@ -108,9 +119,43 @@ def test_a_quick_run_takes_the_sets_that_are_here(tmp_path: Path) -> None:
 def test_several_pairs_have_one_table_of_what_the_paper_has() -> None:
     from forerun_lab.papers.report import Section
 
-    line = Line(experiment="t", contestant="parallel", words="w", dataset="", source="projected", tokens_per_s=1.0)
-    section = Section(name="t", title="T", lines=(line, replace(line, published_tokens_per_s=347.0)), pictures={})
+    line = Line(experiment="t", contestant="parallel 4+4", words="w", dataset="", source="projected", tokens_per_s=1.0)
+    planned = replace(line, is_planned=True)
+    lines = (
+        replace(line, published_tokens_per_s=347.0),
+        *(replace(planned, contestant="serial 8 shared", tokens_per_s=speed) for speed in (200.0, 210.0)),
+        *(replace(planned, contestant=f"parallel {split}", tokens_per_s=speed) for split, speed in SPEEDS.items()),
+    )
+    section = Section(name="t", title="T", lines=lines, pictures={})
     found = [bench_paper.Report(title=f"SwiftSpec: {name}", sections=[section], notes=()) for name in "ab"]
     whole = bench_paper.together(("a", "b"), found)
-    assert [each.contestant for each in whole.sections[0].lines] == ["a: parallel", "b: parallel"]
+    assert [each.contestant for each in whole.sections[0].lines] == ["a: parallel 4+4", "b: parallel 4+4"]
     assert whole.title == "SwiftSpec: a, b"
+    (table,) = whole.sections[1].tables.values()
+    assert table == [
+        ["pair", "in turn", "4+4", "5+3", "the planner's choice", "the paper"],
+        *([name, "210", "250", "260", "5+3", "4+4: 347"] for name in "ab"),
+    ]
+
+
+@needs_plots
+def test_a_run_that_is_continued_keeps_what_earlier_kinds_of_figures_depend_on(tmp_path: Path) -> None:
+    from forerun_lab.papers.play import PaperRequest
+
+    projected = PaperRequest(
+        paper="swiftspec", subject="llama3", target="builtin", draft="builtin-draft", data=("builtin",), num_prompts=1,
+        max_new_tokens=8, sources=("projected",), stretch=2.0, machine="8xH800", is_quick=True, settings={},
+        draft_ranks=1, out=tmp_path, cache=tmp_path, data_folder=None, command="first",
+    )  # fmt: skip
+    assert projected.continued() == projected, "nothing is there"
+    projected.keep()
+    paced = replace(projected, sources=("paced",), stretch=3.0).continued()
+    assert (paced.sources, paced.stretch) == (("paced", "projected"), 3.0), "no figure there depended on the stretch"
+    paced.keep()
+    measured = replace(projected, sources=("measured",), machine="8xH100", settings={"dtype": "float32"}).continued()
+    assert measured.sources == ("measured", "paced", "projected")
+    assert (measured.machine, measured.stretch) == ("8xH800", 3.0), "this command says nothing about them"
+    assert measured.settings == {"dtype": "float32"}
+    for name, value in (("machine", "8xH100"), ("stretch", 2.0), ("target", "smollm2")):
+        with pytest.raises(ConfigError, match=f"is of a run with {name} "):
+            replace(paced, **{name: value}).continued()

@@ -21,6 +21,7 @@ from forerun.core.drafter_config import (
     LayerSkip,
     NoDrafter,
     Parallel,
+    PromptLookup,
     TokenRecycling,
     paper_layer_skip,
     paper_parallel,
@@ -108,6 +109,7 @@ DRAFT = DraftModel(verify_width=8)
     ("texts", "expected"),
     [
         (["none,recycling"], {"none": NoDrafter(), "recycling": TokenRecycling()}),
+        (["ngram"], {"ngram": PromptLookup()}),
         (["parallel:verify_width=8"], {"parallel:verify_width=8": Parallel(draft=DRAFT)}),
         (
             ["parallel:draft-ranks=2,draft_device=cuda:6,label=6+2", "draft_model : verify_width=8 , recycling"],
@@ -212,6 +214,11 @@ def test_a_contestant_that_cannot_take_part_is_named_and_the_run_succeeds(run: R
         (("--drafters", f"recycling:label={'x' * 240}"), "too long for the name of a file: give the drafter a label"),
         (("--drafters", "recycling:label=vllm", "--peers", "vllm"), "the label vllm is the name of a peer here"),
         (("--drafters", "parallel_paper:without=noise"), "--without has no effect on parallel_paper, which drafts as"),
+        (("--drafters", "parallel:without=nope"), "without=nope: without 'nope' must be one of send_ahead, look"),
+        (
+            ("--drafters", "recycling,layer_skip,parallel", "--draft-weights", "int8"),
+            "error: parallel: --draft-weights",
+        ),
         (("--drafters", "parallel_paper", "--without", "noise"), "--without has no effect on the drafters parallel_pa"),
         (("--drafters", "recycling:max_length=9"), "--max-length is the same for all contestants: give it as a flag"),
         (("--drafters", "draft_model:depth=1,depth=2"), "depth is given twice: leave out one"),

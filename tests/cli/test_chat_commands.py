@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from forerun import Engine, EngineConfig, NoDrafter, SamplingParams
-from forerun.cli.chat.commands import COMMANDS, completions
-from forerun.cli.chat.entry import chat
+from forerun.cli.chat.chat import chat, talk
 from forerun.cli.chat.files import transcript_of
 from forerun.cli.chat.reader import TypedLines
 from forerun.cli.chat.session import ChatOptions, Session
-from forerun.cli.chat.talk import talk
+from forerun.cli.chat.slash_commands import COMMANDS, completions
 from forerun.cli.chat.transcript import MAX_BYTES, Transcript
 from forerun.cli.failures import flags_of
 from forerun.cli.interrupt import StopOnInterrupt

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from forerun.cli.flag_values import read_duration
 from forerun.cli.main import app
 from forerun.core.errors import ConfigError
 from forerun.core.locks import hold
-from forerun_lab.cli.distill import read_duration
 
 
 def run(target: str, out: Path, *flags: str) -> Result:
@@ -19,13 +19,13 @@ def run(target: str, out: Path, *flags: str) -> Result:
 
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("45s", 45), ("30m", 1800), ("1h30m", 5400), ("0.5h", 1800)])
 def test_times_are_read(text: str, seconds: float) -> None:
-    assert read_duration(text) == seconds
+    assert read_duration(text, flag="--time") == seconds
 
 
 @pytest.mark.parametrize("text", ["", "2 h", "h", "-3m", "1d"])
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="must be a time such as"):
-        read_duration(text)
+        read_duration(text, flag="--time")
 
 
 @pytest.mark.parametrize(

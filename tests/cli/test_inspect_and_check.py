@@ -5,6 +5,7 @@ import random
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.cli.conftest import Run
 from tests.drafting.mapped import random_map, write_mapped
@@ -28,6 +29,27 @@ def test_inspect_says_why_a_model_cannot_run(run: Run, tmp_path: Path) -> None:
         shown = run("inspect", str(tmp_path), *flags)
         assert shown.exit_code == 3
         assert "gpt2" in shown.stdout
+
+
+def test_inspect_counts_the_memory_of_states_and_of_saved_ones(run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    from tests.golden.random_families import FAMILIES
+
+    FAMILIES["qwen3_5"].save(1, tmp_path)
+    facts = json.loads(run("inspect", str(tmp_path), "--json").stdout)
+    cache = facts["spec"]["max_positions"] * facts["kv_bytes_per_token"]
+    assert 0 < facts["snapshot_bytes"] < facts["state_bytes"]
+    assert facts["bytes_at_max_length"] == facts["weights_bytes"] + facts["state_bytes"] + cache
+    assert "however long the text is" in run("inspect", str(tmp_path)).stdout
+
+
+def test_inspect_names_the_draft_head_in_a_models_own_files(run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    from tests.drafting.heads.test_mtp import write_target
+
+    write_target(tmp_path, 1, torch.float32)
+    assert json.loads(run("inspect", str(tmp_path), "--json").stdout)["draft_head"].startswith("MTP, ")
+    assert "`auto` drafts with it" in run("inspect", str(tmp_path)).stdout
 
 
 def test_check_accepts_a_pair_with_the_same_tokens(run: Run, target: str, draft: str) -> None:

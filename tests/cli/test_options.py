@@ -8,8 +8,8 @@ import pytest
 import typer
 
 from forerun.cli.drafter_options import DrafterOptions, read_cores
+from forerun.cli.flag_values import reader_of
 from forerun.cli.options import OWN_TO_MODELS, EngineOptions, SamplingOptions, settle
-from forerun.cli.values import reader_of
 from forerun.core.config import DTypeName, EngineConfig, SamplingParams, WeightsName
 from forerun.core.drafter_config import (
     BUILTIN_TARGET,

@@ -9,7 +9,7 @@ import torch
 import typer
 from typer.testing import CliRunner, Result
 
-from forerun.cli.plain import PlainGroup, add_command
+from forerun.cli.command_classes import PlainGroup, add_command
 from forerun.core.drafter_config import BUILTIN_HEADS
 from forerun_lab.cli.bench_trace import trace
 from forerun_lab.cli.plan import plan
@@ -170,6 +170,10 @@ def test_a_bad_profile_says_so(run: Run, tmp_path: Path, content: str | None) ->
         (("--machine", "8xH800", "--target", "Llama-9", "--accept-length", "2"), "Llama-3-70B"),
         (("--paced", PACED, "--trace", "absent.jsonl"), "forerun bench trace"),
         (("--profile", "absent.json", "--accept-length", "2"), "--calibrate"),
+        (
+            ("--machine", "8xH800", "--target", "Qwen3-0.6B", "--draft", "auto"),
+            "no draft is known for Qwen3-0.6B: name a",
+        ),
         (("--calibrate", "profile.json", "--target-ranks", "1,x"), "such as 1,2,4"),
         (("--paced", PACED, "--accept-length", "2", "--tensor-parallel-size", "2"), "--calibrate FILE"),
     ],
@@ -200,6 +204,15 @@ def test_drafters_are_recorded_and_their_tokens_per_round_shown(
     refused = run_command("plan", "--paced", PACED, "--trace", str(out))
     assert refused.exit_code == 2
     assert "--drafters draft_model" in refused.stderr
+
+
+def test_the_known_draft_is_named_auto(run_command: RunPlan, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    shown = run_command("trace", "--draft", "auto", "--out", str(trace), "--num-prompts", "1", "--max-new-tokens", "8")
+    assert shown.exit_code == 0, shown.output
+    shown = run_command("plan", "--draft", "auto", "--machine", "8xH800", "--units", "2", "--trace", str(trace))
+    assert shown.exit_code == 0, shown.output
+    assert "builtin, 4 bit with builtin-draft, 4 bit on 8xH800" in shown.stdout
 
 
 @pytest.mark.parametrize("drafters", ["", "draft_model,eagle"])

@@ -1,18 +1,16 @@
 """docs/models.md is what the plans give; run as a program, this file rewrites it."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from forerun.checkpoints.known_models import known_models
 from forerun.core.model_spec import ModelSpec
 from forerun.sharding.plan import plan_shards
 from forerun_lab.planner.roofline import SizedModel
-from tests.contracts.written_page import WrittenPage
+from tests.contracts.written_page import WrittenPage, table_rows
 
 ROOT = Path(__file__).resolve().parents[2]
-SPLITS = ROOT / "benchmarks" / "results" / "planner_swiftspec_8gpus_202611.json"
+SPLITS = ROOT / "benchmarks" / "results" / "paper_splits_8gpus_202611.md"
 DIVIDED_RANKS = (2, 3, 4, 6, 8)
 SHOWN_RANKS = (1, 2, 4, 6, 8)
 Cells = Callable[[str, ModelSpec], Sequence[object]]
@@ -83,26 +81,28 @@ def rows(head: Sequence[object], lines: Sequence[Sequence[object]]) -> str:
 
 
 def splits() -> Iterator[str]:
-    """What `python -m forerun_lab.checks.planner_swiftspec` wrote, at the published acceptance length; a slow test
-    compares it with what `forerun plan` prints."""
+    """What `forerun bench paper` printed at the published acceptance length; a slow test compares it with what `forerun
+    plan` prints."""
     yield "## Splits of eight GPUs\n"
-    found: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
-    for row in json.loads(SPLITS.read_text(encoding="utf-8"))["rows"]:
-        if row["accepted"] == "3.63":
-            found.setdefault((row["target"], row["draft"]), {})[row["times of"]] = row
+    found: dict[str, dict[str, Mapping[str, str]]] = {}
+    for row in table_rows(SPLITS):
+        machine, _, accepted = row["heading"].partition(", ")
+        if accepted == "3.63 accepted":
+            found.setdefault(row["pair"], {})[machine] = row
     lines = []
-    for (target, draft), by_machine in found.items():
+    for pair, by_machine in found.items():
+        target, _, draft = pair.partition(" with ")
         best = [best_of(row) for row in by_machine.values()]
         fitted = next(iter(by_machine.values()))
         units = [int(number) for number in best[0].partition(":")[0].split("+")]
         held = [held_gb(name, number) for name, number in zip((target, draft), units, strict=True)]
-        lines.append((target, draft, fitted["published"], *best, " + ".join(held)))
+        lines.append((target, draft, fitted["the paper"], *best, " + ".join(held)))
     machines = list(next(iter(found.values())))
     yield rows(("target", "draft", "SwiftSpec", *machines, f"GB a GPU, {machines[0]}"), lines)
 
 
-def best_of(row: Mapping[str, Any]) -> str:
-    split = row["best"].partition(" ")[0]
+def best_of(row: Mapping[str, str]) -> str:
+    split = row["the planner's choice"]
     return f"{split}: {row[split]}"
 
 

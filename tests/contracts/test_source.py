@@ -160,7 +160,7 @@ def test_no_check_of_foreign_data_is_an_assert() -> None:
 
 def test_the_environment_is_read_at_the_edge_only() -> None:
     """But for a short name, which leads the API to the model that the command fetched: both look where it says."""
-    inner = [path for path in FILES if not folder(path).endswith("/cli") and relative(path) != "forerun/core/places.py"]
+    inner = [path for path in FILES if not folder(path).endswith("/cli") and relative(path) != "forerun/core/paths.py"]
     assert found_in(inner, lambda path: lines_of(path, reads_environment)) == {}
 
 

@@ -1,10 +1,22 @@
 """Pages of docs whose second half is written from the code."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+def table_rows(path: Path) -> Iterator[dict[str, str]]:
+    """The rows of a page's tables, by the heads of their columns; `heading` is the heading above the table."""
+    heading = ""
+    head: list[str] = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        heading = line.lstrip("# ") if line.startswith("#") else heading
+        cells = [cell.strip() for cell in line.strip("| ").split("|")] if line.startswith("|") else []
+        if cells and head and line.strip("|-: "):
+            yield {**dict(zip(head, cells, strict=False)), "heading": heading}
+        head = head or cells if cells else []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

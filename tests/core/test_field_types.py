@@ -37,6 +37,8 @@ WRONG: dict[str, Callable[[], object]] = {
     r"drafter <class .* must be NoDrafter\(\)": lambda: EngineConfig(drafter=PromptLookup),  # type: ignore[arg-type]
     r"draft NoDrafter\(\) must be DraftModel\(\) or LayerSkip\(\)": lambda: Parallel(draft=NoDrafter()),  # type: ignore[arg-type]
     r"cores 2 must be a tuple of whole numbers: write \(2,\)": lambda: Parallel(cores=2),  # type: ignore[arg-type]
+    r"without 'speed' must be one of send_ahead": lambda: Parallel(without=["noise", "speed"]),  # type: ignore[arg-type]
+    r"without 'noise' must be a tuple of one of .*: write \('noise',\)": lambda: Parallel(without="noise"),  # type: ignore[arg-type]
     r"adaptive 1 must be True or False": lambda: DraftModel(adaptive=1),  # type: ignore[arg-type]
 }
 

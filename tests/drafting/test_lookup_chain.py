@@ -3,7 +3,7 @@
 import math
 
 from forerun.core.drafter_config import MIN_MATCH
-from forerun.drafting.lookup_chain import LookupChain
+from forerun.drafting.prompt_lookup import LookupChain
 from forerun.speculation.growth import BestFirstGrowth
 from forerun.speculation.tree import TokenTree
 

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from forerun.drafting.lookup_chain import LookupRecord, PromptIndex
+from forerun.drafting.prompt_lookup import LookupRecord, PromptIndex
 
 
 def scan(text: list[int], lengths: list[int]) -> tuple[int, int] | None:

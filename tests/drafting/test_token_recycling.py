@@ -12,8 +12,7 @@ from forerun.core.pace import Pace
 from forerun.decoding.decoder import Round
 from forerun.decoding.drafters import Drafters
 from forerun.drafting.policies import BEST_TREE, TreePolicy
-from forerun.drafting.successor_table import NUM_KEPT, SuccessorTable
-from forerun.drafting.token_recycling import MOST_OWNERS, TokenRecyclingDrafter
+from forerun.drafting.token_recycling import MOST_OWNERS, NUM_KEPT, SuccessorTable, TokenRecyclingDrafter
 from forerun.speculation.referee.costs import RoundCosts
 from tests.tiny import Weights, decode_rounds, plain_spec, random_weights, tiny_runner, weighed
 

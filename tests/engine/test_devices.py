@@ -9,9 +9,9 @@ import torch
 
 from forerun import ConfigError, Engine, EngineConfig, NoDrafter
 from forerun.checkpoints.open import open_source
-from forerun.engine import device as placing
+from forerun.engine import auto_device as placing
 from forerun.engine import model_loading as loading
-from forerun.engine.device import Gpu, choose_device, settle_device
+from forerun.engine.auto_device import Gpu, choose_device, settle_device
 from forerun.engine.model_loading import hint_at_gpu
 
 
@@ -89,7 +89,7 @@ def test_a_gpu_takes_a_model_that_fits_in_the_bits_it_will_have_there(
     config = EngineConfig(drafter=NoDrafter(), device="auto", max_length=32, cache_bytes=0, **settings)
     spec = open_source(config.target).spec()
     monkeypatch.setattr(placing, "gpus_of_torch", lambda: [Gpu(name="x", free_bytes=2 * spec.num_parameters)])
-    monkeypatch.setattr(placing, "has_triton", lambda checkpoint, config: config.kernels != "torch")
+    monkeypatch.setattr(placing, "has_triton", lambda checkpoint, exactness: checkpoint.conditions.kernels != "torch")
     assert settle_device(config).device == device
 
 

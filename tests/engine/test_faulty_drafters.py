@@ -28,7 +28,7 @@ from forerun.drafting.policies import TreePolicy
 from forerun.model.backend import ModelBackend
 from forerun.model.executor import ForwardInput
 from forerun.model.runner import Runner
-from forerun.model.shared_cache import SharedCacheRunner
+from forerun.model.self_drafting import SharedCacheRunner
 from forerun.sampling.noise import KeyedNoise
 from forerun.sampling.sample import TopK
 from forerun.speculation.referee.budget import ProposedTree, RowBudget

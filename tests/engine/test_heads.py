@@ -3,7 +3,6 @@
 import json
 import random
 from ctypes import memset
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from shutil import copytree
@@ -31,14 +30,13 @@ from forerun.backends.cpu.executor import NativeExecutor
 from forerun.checkpoints.huggingface.folder import HuggingFaceFolder
 from forerun.checkpoints.open import open_source
 from forerun.core.drafter_config import BUILTIN_HEADS, DrafterConfig
-from forerun.core.pace import read_device
 from forerun.drafting.heads.dflash import DFlashSpec
 from forerun.drafting.heads.dflash_network import DFlashDrafter, DFlashExecutor
 from forerun.drafting.heads.drafter import HeadDrafter
 from forerun.drafting.heads.eagle import EagleSpec
 from forerun.drafting.heads.eagle_network import EagleDrafter, ProgramEagleExecutor
 from forerun.drafting.heads.stored import find_head
-from forerun.engine import drafters, heads, opening
+from forerun.engine import drafters, opening
 from forerun.model.executor import ForwardInput, ModelExecutor
 from forerun.model.quantise import as_plain
 from forerun.model.runner import Runner
@@ -108,7 +106,6 @@ def test_a_named_draft_is_alone_if_the_device_plays_its_rounds(
     draft: str, plays_rounds: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else it is one of several, on a GPU too: with torch's kernels, or several ranks."""
-    monkeypatch.setattr(drafters, "read_device", lambda device: replace(read_device(device), torch_device="cuda:0"))
     monkeypatch.setattr(CpuBackend, "plays_rounds", lambda *_: plays_rounds)
     monkeypatch.setattr(opening, "device_decoders", lambda *_: ())
     with engine_of(Automatic(draft=DraftModel(model=draft))) as engine:
@@ -152,7 +149,7 @@ def test_a_head_uses_the_targets_embedding_and_output_in_memory(
     def read_again(*_: object, **__: object) -> None:
         raise AssertionError("the target's output is in memory")
 
-    monkeypatch.setattr(heads, "output_weight", read_again)
+    monkeypatch.setattr(drafters, "output_weight", read_again)
     name = "builtin-dflash"  # it has neither
     drafter = Automatic(draft=DraftModel(model=name)) if is_auto else DraftHead(model=name, adaptive=False)
     with Engine(EngineConfig(drafter=drafter, num_threads=1, max_length=64, **settings)) as engine:

@@ -57,6 +57,8 @@ def drafters_of(target: str) -> list[str]:
 
 def test_commands_take_the_known_draft_and_ask_for_one_where_none_is_known(tmp_path: Path) -> None:
     assert draft_for(BUILTIN_TARGET, None) == known_draft(str(builtin_folder(BUILTIN_TARGET))) == BUILTIN_DRAFT
+    assert draft_for(BUILTIN_TARGET, "auto") == BUILTIN_DRAFT
     assert draft_for(BUILTIN_TARGET, "another") == "another"
-    with pytest.raises(ConfigError, match=f"no draft is known for {tmp_path}: .* --draft"):
-        draft_for(str(tmp_path), None)
+    for named in (None, "auto"):
+        with pytest.raises(ConfigError, match=f"no draft is known for {tmp_path}: .* --draft"):
+            draft_for(str(tmp_path), named)

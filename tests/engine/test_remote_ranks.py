@@ -16,7 +16,7 @@ from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import NoDrafter, PromptLookup
 from forerun.core.errors import ConfigError, RankLostError
 from forerun.engine.engine import Engine
-from forerun.engine.follow import read_opening
+from forerun.engine.rank_process import read_opening
 from forerun.sharding import joining
 from forerun.sharding.messages import Greeting, messages_from, to_frame
 from tests.cli.conftest import environment

@@ -30,7 +30,7 @@ from forerun.drafting.heads.dflash import DFlashSpec
 from forerun.drafting.heads.kind import HeadSpec
 from forerun.drafting.heads.stored import canonical, find_head, read_head
 from forerun.drafting.policies import BEST_TREE
-from forerun.engine.heads import load_head
+from forerun.engine.drafters import load_head
 from forerun.engine.model_loading import Checkpoint
 from forerun.sampling.noise import KeyedNoise
 from tests.checkpoints.folders import random_tensors, write_single
@@ -302,12 +302,10 @@ class Target:
             write_single(folder, random_tensors(seed=1, **sizes), **sizes)
         else:
             self._save_gemma(folder)
-        self._config = EngineConfig(target=str(folder), drafter=NoDrafter(), max_length=64)
-        self._checkpoint = Checkpoint.open(open_source(str(folder)), self._config)
+        config = EngineConfig(target=str(folder), drafter=NoDrafter(), max_length=64)
+        self._checkpoint = Checkpoint.open(open_source(str(folder)), config)
         self.spec = self._checkpoint.spec
-        self._runner = self._checkpoint.load(
-            self._config, exactness="fast", capacity=CAPACITY, pace=None, on_progress=None
-        )
+        self._runner = self._checkpoint.load(exactness="fast", capacity=CAPACITY)
 
     def drafter(self, path: Path, *, is_adaptive: bool) -> Drafters:
         """The drafter of a head.
@@ -322,7 +320,7 @@ class Target:
         stored.require_fit(self.spec, "the target")
         head = DraftHead(model=str(path), verify_width=8, draft_width=3, depth=3, adaptive=is_adaptive)
         drafter = load_head(
-            stored, head, BEST_TREE, self._runner, self._checkpoint, self._config, capacity=CAPACITY, cache_bytes=0
+            stored, head, BEST_TREE, self._runner, self._checkpoint, capacity=CAPACITY, max_length=64, cache_bytes=0
         )
         drafters = Drafters({"draft_head": drafter}, is_adaptive=is_adaptive)
         drafters.calibrate(lambda widths, *, budget_s=0.3: Pace(steps=((1, 1e-3), (8, 1.1e-3))))

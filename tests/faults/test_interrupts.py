@@ -29,8 +29,8 @@ ALL_PLACES = 1_000_000
 MANY_MOMENTS = 500
 CRITICAL = (
     "engine/exclusive.py", "engine/stream.py", "engine/engine.py", "decoding/host_loop.py",
-    "decoding/verifier.py", "engine/threads_and_cores.py", "text/assembly.py", "core/affinity.py", "core/stop_flag.py",
-    "backends/cpu/cores.py", "backends/cpu/executor.py",
+    "decoding/verifier.py", "engine/threads_and_cores.py", "text/detokenizer.py", "core/affinity.py",
+    "core/stop_flag.py", "backends/cpu/cores.py", "backends/cpu/executor.py",
     "model/runner.py", "model/tree_cache.py", "model/warm_texts.py",
 )  # fmt: skip
 
@@ -149,7 +149,7 @@ def test_nothing_comes_after_a_step_that_was_interrupted(engine: Engine, questio
     for place in count(1, 3):
         stream = engine.stream(question.prompt, question.params)
         first = next(stream).token_ids
-        interrupter = Interrupter(files=("engine/stream.py", "text/assembly.py"), stop_at=place, times=2)
+        interrupter = Interrupter(files=("engine/stream.py", "text/detokenizer.py"), stop_at=place, times=2)
         if not interrupter.run(lambda: next(stream)):  # noqa: B023 - run at once
             break
         rest = tuple(token for step in stream for token in step.token_ids)
@@ -235,7 +235,7 @@ def test_a_pass_described_to_the_library_by_halves_spoils_no_later_one(stride: i
     expected = logits_of(small_runner())
     for place in count(1, stride):
         runner = small_runner()
-        interrupter = Interrupter(files=("backends/cpu/executor.py", "backends/cpu/crew.py"), stop_at=place)
+        interrupter = Interrupter(files=("backends/cpu/executor.py", "backends/cpu/num_threads.py"), stop_at=place)
         was_interrupted = interrupter.run(lambda: logits_of(runner, skips_first=True))  # noqa: B023 - run at once
         runner.sync(())
         assert torch.equal(logits_of(runner), expected), interrupter.place

@@ -15,7 +15,7 @@ import forerun
 from forerun.cli.engine_loading import open_engine
 from forerun.core.errors import RankLostError
 from forerun.fleet import fleet as fleet_module
-from forerun.fleet import head as head_module
+from forerun.fleet import head_node as head_module
 from forerun.fleet import replica as module
 from forerun.fleet.config import FleetConfig
 from forerun.fleet.continuing import SENT, Sent, SentStep

@@ -24,11 +24,11 @@ class RandomFamily:
     draw: Callable[[random.Random], Config]
     config_class: str = ""
 
-    def build(self, seed: int) -> Any:
+    def build(self, seed: int, **changes: object) -> Any:
         """A model with weights in float64, large enough that its logits differ by several units."""
         rng = random.Random(seed)
         config_class = getattr(transformers, self.config_class or f"{self.classes}Config")
-        config = config_class(**{**sizes(rng), **self.draw(rng)}, dtype="float64")
+        config = config_class(**{**sizes(rng), **self.draw(rng), **changes}, dtype="float64")
         config._attn_implementation = "eager" if self.classes == "GptOss" else "sdpa"  # of which it has none
         config._experts_implementation = "eager"
         model = getattr(transformers, f"{self.classes}ForCausalLM")(config).double().train(False)
@@ -46,8 +46,8 @@ class RandomFamily:
                     buffer.uniform_(0.5, 1.5, generator=generator)
         return model
 
-    def save(self, seed: int, folder: Path) -> Any:
-        model = self.build(seed)
+    def save(self, seed: int, folder: Path, **changes: object) -> Any:
+        model = self.build(seed, **changes)
         model.save_pretrained(folder)
         return model
 

@@ -5,6 +5,7 @@ Source: llama.cpp, convert_hf_to_gguf.py, for keys, order of rows and what is fo
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
@@ -32,9 +33,18 @@ def write_gguf(folder: Path, path: Path, spec: ModelSpec, config: dict[str, Any]
     architecture = getattr(gguf.MODEL_ARCH, ARCHITECTURES[spec.family])
     names = gguf.get_tensor_name_map(architecture, spec.num_layers)
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[architecture])
-    add_sizes(writer, spec)
-    add_keys(writer, spec, config)
-    for name, values in stored(folder, spec):
+    tensors = list(stored(folder, spec))
+    has_head = any(name.startswith("mtp.") for name, _ in tensors)
+    sized = replace(spec, num_layers=spec.num_layers + has_head)
+    add_sizes(writer, sized)
+    add_keys(writer, sized, config)
+    if has_head:
+        writer.add_uint32(f"{writer.arch}.nextn_predict_layers", 1)
+    for name, values in tensors:
+        if name.startswith("mtp."):
+            head_name, head_values = of_draft_head(name, values, spec)
+            writer.add_tensor(head_name, head_values.float().contiguous().numpy())
+            continue
         own = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert own is not None, name
         writer.add_tensor(own, values.float().contiguous().numpy())
@@ -101,6 +111,25 @@ def as_of_delta_net(name: str, values: Tensor, spec: ModelSpec) -> tuple[str, Te
         case _ if name.endswith("norm.weight") and "linear_attn" not in name:
             values = values + 1.0
     return name, values
+
+
+def of_draft_head(name: str, values: Tensor, spec: ModelSpec) -> tuple[str, Tensor]:
+    """A tensor of Qwen3.5's own draft head, a block behind the others."""
+    block = f"blk.{spec.num_layers}."
+    outer = {
+        "fc": "nextn.eh_proj", "pre_fc_norm_embedding": "nextn.enorm", "pre_fc_norm_hidden": "nextn.hnorm",
+        "norm": "nextn.shared_head_norm",
+    }  # fmt: skip
+    module = name.removeprefix("mtp.").removesuffix(".weight")
+    if module in outer:
+        return f"{block}{outer[module]}.weight", values + 1.0 if "pre_fc" in name else values
+    inner = {
+        "input_layernorm": "attn_norm", "post_attention_layernorm": "post_attention_norm", "self_attn.q_proj": "attn_q",
+        "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
+        "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate",
+        "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+    }  # fmt: skip
+    return f"{block}{inner[module.removeprefix('layers.0.')]}.weight", values
 
 
 def of_experts(name: str, values: Tensor) -> Iterator[tuple[str, Tensor]]:

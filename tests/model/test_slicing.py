@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from forerun.model.block_types import BLOCKS
+from forerun.model.gguf_block_types import BLOCKS
 from forerun.model.quantise import dequantise, quantise
 from forerun.model.slicing import take, take_columns, take_rows
 from forerun.model.weights import BlockWeight, DenseWeight, Piece, Weight

@@ -77,7 +77,7 @@ def test_published_figures_stand_beside_ours(folder: Path) -> None:
     section = report.section_of(folder, contest_of(SLOW))
     cells = report.cells(lines_of(section.lines, "parallel"))
     assert cells[5:] == ["paced", "347 tokens/s; length 3.34; a <b>note</b>"]
-    by_set = report.rounds_by_set(section)
+    by_set = section.tables[report.BY_SET]
     assert by_set[-1] == ["parallel, the paper's length", "2.74", "\N{EN DASH}"]
     idle = replace(lines_of(section.lines, "parallel"), is_idle=True)
     assert report.cells(idle)[3] == "drafted nothing"

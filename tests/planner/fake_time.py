@@ -7,7 +7,7 @@ import pytest
 from forerun.decoding import drafters
 from forerun.decoding import host_loop as loop
 from forerun.drafting import draft_tree
-from forerun.model import measure, runner
+from forerun.model import pass_times, runner
 from forerun.model.executor import ForwardInput
 from forerun.model.runner import Runner
 from forerun_lab.planner.virtual_time import VirtualClock
@@ -16,7 +16,7 @@ from forerun_lab.planner.virtual_time import VirtualClock
 def rule_time(monkeypatch: pytest.MonkeyPatch) -> VirtualClock:
     """A clock in the place of the real one, wherever passes and rounds are timed; a paced pass moves it."""
     clock = VirtualClock()
-    for module in (drafters, draft_tree, loop, measure, runner):
+    for module in (drafters, draft_tree, loop, pass_times, runner):
         monkeypatch.setattr(module, "perf_counter", clock)
     monkeypatch.setattr(runner, "wait_until", lambda end: clock.spend(max(0.0, end - clock.now)))
     return clock

@@ -9,7 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from forerun.checkpoints.known_models import find_known
-from forerun.cli.plain import PlainGroup, add_command
+from forerun.cli.command_classes import PlainGroup, add_command
 from forerun.core.drafter_config import DraftModel, Parallel
 from forerun.core.errors import ConfigError
 from forerun_lab.cli.plan import plan
@@ -18,35 +18,19 @@ from forerun_lab.planner.roofline import machine_named
 from forerun_lab.planner.simulate import Costs, simulate
 from forerun_lab.planner.swiftspec import PAIRS, READINGS, UNITS, Pair, pair_named, profile_of
 from forerun_lab.planner.synthetic import traces_for
+from tests.contracts.written_page import table_rows
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "benchmarks" / "results" / "planner_swiftspec_8gpus_202611.md"
+RESULTS = ROOT / "benchmarks" / "results" / "paper_splits_8gpus_202611.md"
 PAGE = ROOT / "docs" / "models.md"
-PLANNER = ROOT / "docs" / "planner.md"
 USUAL = Parallel(draft=DraftModel(verify_width=USUAL_WIDTH, draft_width=USUAL_WIDTH, depth=USUAL_DEPTH, adaptive=False))
 ACCEPTED = f"{READINGS[0].accepted:.2f}"
 
 
-def tables(path: Path) -> list[dict[str, str]]:
-    """The rows of a page's tables, by their heads."""
-    found = []
-    head: list[str] = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        cells = [cell.strip() for cell in line.strip("| ").split("|")] if line.startswith("|") else []
-        if cells and head:
-            found.append(dict(zip(head, cells, strict=False)))
-        head = head or cells if cells else []
-    return found
-
-
 def printed(pair: Pair, machine: str) -> dict[str, str]:
     """A pair's row of the results at the published acceptance length."""
-    rows = [
-        row
-        for row in tables(RESULTS)
-        if (row["target"], row["times of"], row["accepted"]) == (pair.target, machine, ACCEPTED)
-    ]
-    (row,) = rows
+    table = (f"{machine}, {ACCEPTED} accepted", f"{pair.target} with {pair.draft}")
+    (row,) = [row for row in table_rows(RESULTS) if (row["heading"], row["pair"]) == table]
     return row
 
 
@@ -82,13 +66,10 @@ def test_the_command_prints_the_tables_of_the_documents(tmp_path: Path, pair: Pa
     assert made == {name: row[name] for name in made}
     assert len(made) == UNITS
     best = next(iter(made))  # the fastest comes first
-    (on_page,) = [row[machine] for row in tables(PAGE) if machine in row and row["target"] == pair.target]
+    assert row["the planner's choice"] == best
+    assert row["the paper"] == f"{pair.target_units}+{pair.draft_units}: {pair.tokens_per_s:.0f}"
+    (on_page,) = [row[machine] for row in table_rows(PAGE) if machine in row and row["target"] == pair.target]
     assert on_page == f"{best}: {made[best]}"
-    if machine == "8xH800":
-        (row,) = [row for row in tables(PLANNER) if row.get("pair") == f"{pair.target} + {pair.draft}"]
-        split = f"{pair.target_units}+{pair.draft_units}"
-        assert row["published"] == f"{split}: {pair.tokens_per_s:.0f}"
-        assert (row["projected"], row["best split"]) == (made[split], on_page)
     speeds = {int(speed) for speed in re.findall(r"\d+", shown.stdout)}
     assert set(map(int, made.values())) <= speeds, "the table on the terminal has the same numbers"
 

@@ -5,8 +5,8 @@ import random
 import pytest
 import torch
 
+from forerun.backends.device_rounds import RoundPlan
 from forerun.backends.gpu.backend import TRITON
-from forerun.backends.rounds import RoundPlan
 from forerun.core.config import SamplingParams
 from forerun.decoding.drafters import Drafters
 from tests.tiny import CAPACITY, decode_ids, random_weights, tiny_runner, tiny_spec
@@ -14,10 +14,10 @@ from tests.varied import Varied, draft_model
 
 pytest.importorskip("triton")
 
-from forerun.backends.gpu.pipeline import Pipeline
 from forerun.backends.gpu.rounds import DeviceRounds
+from forerun.backends.gpu.rounds_in_flight import Pipeline
 from forerun.decoding.decoder import Request, Round, play
-from forerun.decoding.device import DeviceDecoder
+from forerun.decoding.device_loop import DeviceDecoder
 from forerun.sampling.noise import KeyedNoise
 
 NUM_TOKENS = 12

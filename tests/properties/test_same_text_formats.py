@@ -23,10 +23,10 @@ from forerun.drafting.drafter import Drafter
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter, rows_behind_text
 from forerun.drafting.prompt_lookup import PromptLookupDrafter
 from forerun.drafting.token_recycling import TokenRecyclingDrafter
-from forerun.model.block_types import BLOCKS
-from forerun.model.blocks import dequantise_blocks
+from forerun.model.gguf_block_types import BLOCKS
+from forerun.model.gguf_blocks import dequantise_blocks
 from forerun.model.runner import Runner
-from forerun.model.shared_cache import SharedCacheRunner
+from forerun.model.self_drafting import SharedCacheRunner
 from forerun.sampling.noise import KeyedNoise
 from tests.blocks import random_blocks
 from tests.checkpoints.gguf.models import OF_ARCHITECTURE, SHAPES, metadata_of

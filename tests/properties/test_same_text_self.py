@@ -15,7 +15,7 @@ from forerun.decoding.drafters import Drafters
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter, rows_behind_text
 from forerun.drafting.layer_skip.set_files import NamedSet
 from forerun.model.runner import Runner
-from forerun.model.shared_cache import SharedCacheRunner
+from forerun.model.self_drafting import SharedCacheRunner
 from tests.dense_reference import reference_text
 from tests.drafting.layer_skip.skip_costs import adapt_to_slow_passes
 from tests.marks import parted, rest_slow, rest_soak

@@ -17,9 +17,10 @@ from forerun.backends.cpu.binding import fault
 from forerun.backends.torch.backend import FUSED, REFERENCE
 from forerun.core.config import SamplingParams
 from forerun.core.model_spec import ModelSpec
-from forerun.decoding.decoder import Request, prefill
+from forerun.decoding.decoder import Request
 from forerun.decoding.drafters import Drafters
 from forerun.decoding.host_loop import decode
+from forerun.decoding.prefill import prefill
 from forerun.decoding.verifier import Verifier
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.drafter import Drafter
@@ -27,7 +28,7 @@ from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
 from forerun.drafting.prompt_lookup import PromptLookupDrafter
 from forerun.drafting.token_recycling import TokenRecyclingDrafter
 from forerun.model.runner import LEAST_ROWS, Runner
-from forerun.model.shared_cache import SharedCacheRunner
+from forerun.model.self_drafting import SharedCacheRunner
 from forerun.model.warm_texts import BLOCK
 from forerun.sampling.noise import KeyedNoise
 from tests.marks import rest_slow
@@ -43,6 +44,7 @@ CASES_PER_CHUNK = 2
 CAPACITY = 192
 MOST_PROMPT = 100
 MOST_NEW = 20
+MOST_ROWS = 32  # of a pass or a tree
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +134,8 @@ def written(target: Runner, drafter: Drafter | Drafters, turn: Turn, totals: Cou
     rounds = list(decode(verifier, drafters, near_tie=0.0, num_tokens=turn.num_tokens))
     text = [token for played in rounds for token in played.token_ids][: turn.num_tokens]
     totals["texts"] += 1
+    rows = target.cache.mixer_rows
+    totals["reused behind slots written again"] += read.num_reused > 0 and rows is not None and rows._inputs_from > 0
     totals["reused"] += read.num_reused > 0
     totals["reused after losing slots"] += read.num_reused > 0 and target.cache.sliding.whole_from > 0
     totals[f"{type(drafter).__name__}: accepted"] += sum(played.stats.num_accepted for played in rounds)
@@ -174,8 +178,12 @@ def differences(case: Case, totals: Counter[str]) -> list[str]:
     reused = set[tuple[int, ...]]()
     with pytest.MonkeyPatch.context() as patch:
         lose_early(patch, margin=margin, step=step)
+        patch.setattr("forerun.core.mixers.PASS_ROWS", MOST_ROWS)  # so that slots are written again
+        patch.setattr("forerun.core.mixers.INPUTS_REACH", margin)
+        patch.setattr("forerun.model.runner.PREFILL_ROWS", rng.choice([5, MOST_ROWS]))
         for name in DRAFTERS:
             target = case.runner(case.weights, num_blocks)
+            target._message_ends = {1, 2, 3}
             poison_freed_slots(target)
             drafter = drafter_of(case, name, target, rng)
             known = []

@@ -13,7 +13,7 @@ from forerun.backends.torch.backend import FUSED
 from forerun.core.config import SamplingParams
 from forerun.core.sublayers import ATTENTION, MLP, SkipSet
 from forerun.decoding.drafters import Drafters
-from forerun.drafting.layer_skip.swift import load_library
+from forerun.drafting.layer_skip.swift_strategy import load_library
 from forerun.model.runner import Runner
 from forerun.speculation.referee.budget import ProposedTree, RowBudget
 from forerun.speculation.tree import TokenTree

@@ -1,6 +1,7 @@
 """What the server answers is what the engine writes, whole and as a stream."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -162,6 +163,17 @@ def test_text_and_tokens_are_each_others_inverse(client: httpx.Client) -> None:
     assert client.post("/detokenize", json={"tokens": found["tokens"]}).json() == {"prompt": PROMPT, "content": PROMPT}
 
 
+def test_the_tokenizer_is_described_so_that_others_can_ask_for_ids(client: httpx.Client, server: Served) -> None:
+    """As lm-evaluation-harness does, which encodes the end token by its text."""
+    found = client.get("/tokenizer_info").json()
+    template = server.service.engine.tokenizer.chat_template
+    assert template is not None
+    assert found["chat_template"] == template.source
+    assert {name: found[name] for name in template.special_tokens} == dict(template.special_tokens)
+    ids = client.post("/tokenize", json={"prompt": found["eos_token"], "add_special_tokens": False}).json()["tokens"]
+    assert len(ids) == 1
+
+
 def test_the_model_is_listed_and_known_by_its_name(client: httpx.Client) -> None:
     listed = client.get("/v1/models").json()["data"]
     assert [model["id"] for model in listed] == ["builtin"]
@@ -235,3 +247,76 @@ def test_only_an_answer_goes_on(client: httpx.Client) -> None:
         refused = client.post("/v1/chat/completions", json=body)
         assert refused.status_code == 400
         assert "last message" in refused.json()["error"]["message"]
+
+
+PROGRESS_WAYS = (
+    ("/v1/chat/completions", lambda text: {"messages": [{"role": "user", "content": text}], "max_tokens": 2}),
+    ("/v1/completions", lambda text: {"prompt": text, "max_tokens": 2}),
+    ("/v1/messages", lambda text: {"messages": [{"role": "user", "content": text}], "max_tokens": 2}),
+    ("/v1/responses", lambda text: {"input": text, "max_output_tokens": 2}),
+)
+
+
+@pytest.mark.parametrize(("path", "body_of"), PROGRESS_WAYS, ids=[path for path, _ in PROGRESS_WAYS])
+def test_a_stream_tells_how_much_of_the_prompt_is_read(
+    client: httpx.Client, path: str, body_of: Callable[[str], dict[str, Any]]
+) -> None:
+    text = "".join(f"value_{number} = {path}\n" for number in range(110))
+    body = body_of(text) | {"stream": True}
+    read = [
+        event["prompt_progress"]
+        for event in json_events(client.post(path, json=body | {"return_progress": True}).text)
+        if "prompt_progress" in event
+    ]
+    assert len(read) > 2
+    assert [part["processed"] for part in read] == sorted({part["processed"] for part in read})
+    assert read[-1]["processed"] == read[-1]["total"] == num_prompt_tokens(client, path, body_of(text))
+    assert {part["cache"] for part in read} == {read[0]["cache"]}
+    again = json_events(client.post(path, json=body).text)
+    assert not any("prompt_progress" in event for event in again), "it was not asked for"
+    cached = json_events(client.post(path, json=body | {"return_progress": True}).text)
+    assert any(event.get("prompt_progress", {}).get("cache", 0) > read[-1]["total"] // 2 for event in cached)
+
+
+def json_events(text: str) -> list[dict[str, Any]]:
+    """The data of a stream's events."""
+    lines = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: {")]
+    return [json.loads(line) for line in lines]
+
+
+def num_prompt_tokens(client: httpx.Client, path: str, body: dict[str, Any]) -> int:
+    usage = client.post(path, json=body).json()["usage"]
+    return usage.get("prompt_tokens") or usage["input_tokens"] + usage.get("cache_read_input_tokens", 0)
+
+
+def chat_usage(client: httpx.Client, messages: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    body = {"messages": messages, "max_tokens": 4, "temperature": 0, **more}
+    usage: dict[str, Any] = client.post("/v1/chat/completions", json=body).json()["usage"]
+    return usage
+
+
+def test_the_usage_tells_where_a_prompt_differs_from_the_last_one(
+    client: httpx.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    lines = "".join(f"value_{number} = {number}\n" for number in range(40))
+    messages = [
+        {"role": role, "content": f"{lines}{role} {turn}"} for turn in range(2) for role in ("user", "assistant")
+    ]
+    messages.append({"role": "user", "content": "a question"})
+    assert "prompt_change" not in chat_usage(client, messages)["forerun"], "it is the first one"
+    longer = [*messages, {"role": "assistant", "content": "an answer"}, {"role": "user", "content": "another one"}]
+    assert "prompt_change" not in chat_usage(client, longer)["forerun"], "it only goes on"
+    changed = [*longer[:2], {**longer[2], "content": f"a reminder\n{longer[2]['content']}"}, *longer[3:]]
+    usage = chat_usage(client, changed)
+    change = usage["forerun"]["prompt_change"]
+    assert (change["message"], change["role"]) == (2, "user")
+    assert change["num_shared"] == usage["prompt_tokens_details"]["cached_tokens"]
+    assert change["num_lost"] > 100
+    assert "in message 2 (user)" in caplog.text
+    assert "reminder" not in caplog.text
+    other = [{"role": "user", "content": "quite another thing"}]
+    assert "prompt_change" not in chat_usage(client, other)["forerun"], "it is another conversation"
+    body = {"messages": [{**changed[0], "content": lines + "new"}, *changed[1:]], "max_tokens": 2}
+    anthropic = client.post("/v1/messages", json=body).json()["usage"]
+    assert anthropic["forerun"]["prompt_change"]["message"] == 0

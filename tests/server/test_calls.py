@@ -3,7 +3,7 @@
 import json
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -138,10 +138,65 @@ def test_a_stop_text_within_thoughts_stops_nothing(thinking: httpx.Client, strea
 
 @pytest.mark.parametrize("streams", [False, True])
 def test_the_same_holds_for_messages(thinking: httpx.Client, streams: bool) -> None:
-    more = {"thinking": {"type": "enabled", "budget_tokens": 1}, "temperature": 0, "limit": 20, "streams": streams}
+    more = {"thinking": {"type": "enabled", "budget_tokens": 1024}, "temperature": 0, "limit": 20, "streams": streams}
     plain = ask(thinking, WAYS["messages"], [], "none", **more)
     stopped = ask(thinking, WAYS["messages"], [], "none", **more, stop_sequences=[plain.reasoning[5]])
     assert (stopped.reasoning, stopped.end) == (plain.reasoning, "max_tokens")
+
+
+BUDGETS = (
+    ("chat", lambda most: {"thinking_budget_tokens": most}),
+    ("chat", lambda most: {"reasoning_budget_tokens": most}),
+    ("chat", lambda most: {"thinking_token_budget": most}),
+    ("chat", lambda most: {"thinking": {"type": "enabled", "budget_tokens": most}}),
+    ("chat", lambda most: {"reasoning": {"max_tokens": most}}),
+    ("messages", lambda most: {"thinking": {"type": "enabled", "budget_tokens": most}}),
+)
+
+
+@pytest.mark.parametrize(("way", "budget"), BUDGETS)
+def test_a_budget_for_thoughts(thinking: httpx.Client, way: str, budget: Callable[[int], dict[str, Any]]) -> None:
+    more = {"temperature": 0, "limit": 40}
+    if way == "chat":
+        more["chat_template_kwargs"] = {"enable_thinking": True}
+    else:
+        more |= budget(-1)
+    assert not ask(thinking, WAYS[way], [], "none", **more).content, "the thought goes on without a budget"
+    read = ask(thinking, WAYS[way], [], "none", **more | budget(3))
+    assert read.content
+    assert read.reasoning
+    body = {"prompt": read.reasoning, "add_special_tokens": False}
+    assert len(thinking.post("/tokenize", json=body).json()["tokens"]) <= 6
+    assert ask(thinking, WAYS[way], [], "none", **more | budget(0)).reasoning == ""
+
+
+def test_the_servers_budget_holds_where_a_request_sets_none() -> None:
+    engine = replace(ENGINE, chat_template=THINKING, chat_template_kwargs={"enable_thinking": True})
+    more = {"temperature": 0, "limit": 40}
+    with served(engine, max_thought_tokens=3) as server, server.client() as client:
+        for way in WAYS.values():
+            read = ask(client, way, [], "none", **more)
+            assert read.reasoning
+            assert read.content
+        own = {"reasoning": {"max_tokens": 30}}
+        longer = ask(client, WAYS["responses"], [], "none", **more, **own)
+        assert len(longer.reasoning) > len(read.reasoning)
+        assert longer.content
+        unlimited = {"thinking": {"type": "enabled", "budget_tokens": -1}}
+        assert not ask(client, WAYS["messages"], [], "none", **more, **unlimited).content
+
+
+@pytest.mark.parametrize("value", ["8", -2, 1.5, True])
+def test_other_budgets_are_refused(thinking: httpx.Client, value: Any) -> None:
+    body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
+    for path, fields in (
+        ("/v1/chat/completions", {"thinking_budget_tokens": value}),
+        ("/v1/chat/completions", {"reasoning": {"max_tokens": value}}),
+        ("/v1/messages", {"thinking": {"type": "enabled", "budget_tokens": value}}),
+    ):
+        answer = thinking.post(path, json=body | fields)
+        assert answer.status_code == 400, fields
+        assert next(iter(fields)) in answer.text
 
 
 WEATHER_FORMAT = {"type": "json_schema", "json_schema": {"name": "w", "schema": SCHEMAS["weather"]}}

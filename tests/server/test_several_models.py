@@ -287,3 +287,24 @@ def test_what_only_one_model_can_have_is_refused(run: Run, arguments: tuple[str,
     finished = run("serve", *arguments, "--port", "0")
     assert finished.exit_code == 2
     assert message in " ".join(finished.output.split())
+
+
+def test_a_model_that_nobody_uses_is_unloaded_and_loaded_again() -> None:
+    expected = text_alone(PLAIN)
+    with served_several(PLAIN, keep_alive_s=0.3) as server, server.client() as client:
+        for _ in range(2):
+            assert text_of(client, "builtin") == expected
+            until(lambda: server.states() == {"builtin": "unloaded"})
+            assert client.get("/health").status_code == client.get("/ready").status_code == 200
+        assert not server.service("builtin").thread.is_alive
+
+
+def test_a_model_in_use_is_not_unloaded() -> None:
+    with served_several(SLOW, keep_alive_s=0.05) as server, server.client() as client:
+        body = {**SHORT, "max_tokens": 30, "model": "builtin"}
+        assert client.post("/v1/completions", json=body).json()["usage"]["completion_tokens"] == 30
+
+
+def test_an_unused_model_is_unloaded_too() -> None:
+    with served_several(PLAIN, keep_alive_s=0.1) as server:
+        until(lambda: server.states() == {"builtin": "unloaded"})

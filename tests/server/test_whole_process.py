@@ -1,7 +1,9 @@
 """What the server's process does to the machine around it, and what it leaves alone."""
 
 import ast
+import random
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -80,3 +82,38 @@ def test_nothing_outlives_it_where_it_is_killed() -> None:
         server.popen.send_signal(signal.SIGKILL)
         server.popen.wait()
         assert psutil.wait_procs(children, timeout=60)[1] == []
+
+
+def conversation(server: ServingProcess, texts: list[str]) -> tuple[str, int]:
+    """The next answer of a conversation, and how many of the prompt's tokens were not read."""
+    messages = [
+        {"role": "user" if number % 2 == 0 else "assistant", "content": text} for number, text in enumerate(texts)
+    ]
+    body = {"messages": messages, "max_tokens": 8, "temperature": 1, "seed": 5}
+    answer = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=120, trust_env=False).json()
+    usage = answer["usage"]
+    num_new = usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"]
+    return answer["choices"][0]["message"]["content"], num_new
+
+
+@pytest.mark.parametrize(
+    ("seed", "num_kills"), [(0, 1), *(pytest.param(seed, 10, marks=pytest.mark.slow) for seed in range(1, 6))]
+)
+def test_conversations_go_on_after_the_server_was_killed(tmp_path: Path, seed: int, num_kills: int) -> None:
+    """It is killed at any moment: while it reads, writes to disk, or rests."""
+    rng = random.Random(seed)
+    with serving("--no-saved-prompts") as steady:
+        for number in range(num_kills):  # and as often again with the next turn
+            question = "".join(f"value_{line} = {rng.randrange(90)}\n" for line in range(150))
+            texts = [f"{number}\n{question}"]
+            for turn in range(2):
+                expected, _ = conversation(steady, texts)
+                with serving(FORERUN_CACHE=str(tmp_path)) as server:
+                    found, num_new = conversation(server, texts)
+                    assert found == expected
+                    assert turn == 0 or num_new <= 300 or num_kills > 1, "it was read again"
+                    time.sleep(0.5 if num_kills == 1 else rng.random() * 0.1)
+                    server.popen.send_signal(signal.SIGKILL)
+                    server.popen.wait()
+                texts += [expected, "go on"]
+    assert list(tmp_path.glob("prompts/*/*/*.kv"))

@@ -19,7 +19,7 @@ from forerun.drafting import draft_tree
 from forerun.drafting.layer_skip import search as search_module
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter, rows_behind_text
 from forerun.model.runner import Runner
-from forerun.model.shared_cache import SharedCacheRunner
+from forerun.model.self_drafting import SharedCacheRunner
 from tests.drafting.layer_skip.playing import GREEDY, SAMPLED, play
 from tests.drafting.layer_skip.skip_costs import adapt_to_slow_passes
 from tests.marks import in_turn, slow

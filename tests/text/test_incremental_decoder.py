@@ -7,7 +7,8 @@ import pytest
 from tokenizers import pre_tokenizers
 
 from forerun.checkpoints.huggingface.tokenizer import read_tokenizer
-from forerun.text.tokenizer import IncrementalDecoder, Tokenizer
+from forerun.text.detokenizer import IncrementalDecoder
+from forerun.text.tokenizer import Tokenizer
 from tests.text.tiny_tokenizers import TEXT, write_byte_level, write_llama
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forerun.text.assembly import StopStrings
+from forerun.text.detokenizer import StopStrings
 from forerun.text.output.thoughts import ThoughtDivider, ThoughtMarks, thought_marks
 from forerun.text.output.traits import CallFormat, TemplateTraits
 

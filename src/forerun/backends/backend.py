@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol, Self
 
 from torch import Tensor
 
-from forerun.backends.rounds import RoundPipeline, RoundPlan
+from forerun.backends.device_rounds import RoundPipeline, RoundPlan
 from forerun.core.model_spec import ModelSpec
 from forerun.model.backend import ModelBackend
 from forerun.model.executor import Executor, ForwardInput

@@ -10,14 +10,13 @@ import torch
 
 from forerun.backends.backend import Backend
 from forerun.backends.cpu.backend import EIGHT_BIT_INPUTS, NATIVE
-from forerun.backends.dtypes import APART, NATIVE_MECHANISMS, UNSHARED, USUAL, Conditions, native_obstacle
+from forerun.backends.dtypes import APART, TRITON_MECHANISMS, UNSHARED, USUAL, Conditions, native_obstacle
 from forerun.backends.gpu.availability import fault as triton_fault
 from forerun.backends.torch.backend import FUSED, REFERENCE
 from forerun.core.config import Exactness
 from forerun.core.errors import ConfigError
 from forerun.core.mechanisms import lacking
 
-TRITON_MECHANISMS: Final = NATIVE_MECHANISMS  # both compute all mechanisms of the families
 NATIVE_DTYPES: Final = (torch.float32, torch.bfloat16)
 
 

@@ -10,6 +10,8 @@ from forerun.core.mechanisms import (
     BORROWING,
     CAP,
     CLAMPED,
+    CONVOLUTION,
+    DELTA_NET,
     EMBEDDING,
     EXPERTS,
     GELU,
@@ -17,7 +19,9 @@ from forerun.core.mechanisms import (
     LAYER_SCALE,
     NORMS,
     OTHER_HEADS,
+    OUTPUT_GATE,
     QUERIES,
+    SHARED_EXPERT,
     SINKS,
     VALUE_NORM,
     WHOLE_NORMS,
@@ -27,10 +31,11 @@ from forerun.core.mechanisms import (
 
 APART: Final = "ranks of several hosts have no shared memory, through which these kernels add up their partial results"
 NATIVE: Final = ("float32", "bfloat16")
-NATIVE_MECHANISMS: Final = frozenset({
+TRITON_MECHANISMS: Final = frozenset({
     WINDOW, QUERIES, EMBEDDING, NORMS, WHOLE_NORMS, GELU, SINKS, EXPERTS, CLAMPED, CAP, VALUE_NORM, LAYER_SCALE,
     LAYER_INPUTS, BORROWING, OTHER_HEADS,
 })  # fmt: skip
+NATIVE_MECHANISMS: Final = TRITON_MECHANISMS | {CONVOLUTION, DELTA_NET, OUTPUT_GATE, SHARED_EXPERT}
 UNSHARED: Final = frozenset({WHOLE_NORMS})  # mechanisms that neither they nor Triton's kernels compute across ranks
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from forerun.checkpoints.huggingface.config import model_spec_of
 from forerun.core.json_file import JsonFile
 from forerun.core.model_spec import ModelSpec
-from forerun.core.places import path_of
+from forerun.core.paths import path_of
 
 NAME: Final = "known_models.toml"
 INT4_BYTES: Final = 0.5195  # of a weight, with scales and zeros of groups of 128

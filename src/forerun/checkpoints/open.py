@@ -20,7 +20,7 @@ from forerun.checkpoints.source import CheckpointSource
 from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_HEADS, BUILTIN_TARGET, SMOLLM2_DRAFT
 from forerun.core.errors import CheckpointError
 from forerun.core.json_file import shown
-from forerun.core.places import path_of
+from forerun.core.paths import path_of
 
 BUILTIN_FOLDERS: Final = {
     BUILTIN_TARGET: "target", BUILTIN_DRAFT: "draft", SMOLLM2_DRAFT: "smollm2_draft",

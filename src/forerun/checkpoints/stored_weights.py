@@ -19,7 +19,7 @@ from forerun.checkpoints.safetensors.reader import TORCH_DTYPES, read_window
 from forerun.checkpoints.source import BytesRead
 from forerun.checkpoints.typed_weights import HEAD, TABLE, in_format, own_format
 from forerun.core.model_spec import WeightFormat
-from forerun.model.block_types import BLOCKS, BlockType
+from forerun.model.gguf_block_types import BLOCKS, BlockType
 from forerun.model.quantise import as_plain, blocks
 from forerun.model.slicing import take_bias, take_columns, take_part
 from forerun.model.weights import WHOLE, BlockWeight, DenseWeight, Part, Piece, RowsInFile, StackedWeight, Table, Weight

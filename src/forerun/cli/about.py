@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from forerun.cli.numbers import counted
-from forerun.cli.sheet import count
+from forerun.cli.answer_statistics import counted
+from forerun.cli.model_sheet import count
 from forerun.core.drafter_config import DrafterConfig, LayerSkip, Parallel, draft_name, drafter_name
 
 if TYPE_CHECKING:

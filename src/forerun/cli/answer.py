@@ -64,9 +64,13 @@ def read_prompt(stream: "GenerationStream") -> None:
     is_shown = False
     try:
         for part in stream.prefill():
-            if perf_counter() - began > SOON_S and takes_colours("stderr"):
+            read_s = perf_counter() - began
+            if read_s > SOON_S and takes_colours("stderr"):
                 is_shown = True
-                print(f"\rreading {part.num_read} of {part.num_tokens} tokens", end="", file=sys.stderr, flush=True)
+                left_s = part.left_s(read_s)
+                left = "" if left_s is None else f", {left_s:.0f} s left"
+                line = f"reading {part.num_read:,} of {part.num_tokens:,} tokens{left}"
+                print(f"\r{line}\x1b[K", end="", file=sys.stderr, flush=True)
     finally:
         if is_shown:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
@@ -115,7 +119,7 @@ class TokenOrigins:
     """
 
     def __init__(self, tokenizer: "Tokenizer") -> None:
-        from forerun.text.tokenizer import IncrementalDecoder
+        from forerun.text.detokenizer import IncrementalDecoder
 
         self._decoder = IncrementalDecoder(tokenizer)
         self._was_drafted: deque[bool] = deque()

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from forerun.cli.declare import option
 from forerun.cli.failures import INCOMPATIBLE, find_model, find_model_or_head
+from forerun.cli.flags import option
 from forerun.cli.head_sheet import head_fault, head_rows, head_to_dict
-from forerun.cli.sheet import ModelSheet, count, print_rows, read_sheet
+from forerun.cli.model_sheet import ModelSheet, count, print_rows, read_sheet
 from forerun.core.errors import CheckpointError
 from forerun.drafting.heads.kind import StoredHead
 from forerun.drafting.heads.stored import find_head

@@ -13,14 +13,14 @@ from forerun.checkpoints.short_names.local import model_that_gains
 from forerun.cli.about import About
 from forerun.cli.answer import Show, explain_marks, origin_shower, show_plainly, write_answer
 from forerun.cli.comparison import SpeedComparison, Written, compare, let_forget, reason, winner_of
-from forerun.cli.declare import option, with_options
 from forerun.cli.drafter_options import DrafterOptions
 from forerun.cli.engine_loading import open_engine
 from forerun.cli.failures import INTERRUPTED, find_model
+from forerun.cli.flags import option, with_options
 from forerun.cli.logs import LogOptions, note
+from forerun.cli.model_sheet import print_rows
 from forerun.cli.options import MODEL_HELP, EngineOptions, ModelOptions, SamplingOptions
 from forerun.cli.progress import progress
-from forerun.cli.sheet import print_rows
 from forerun.cli.wrap import wrapped
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import Automatic, NoDrafter

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Final, Literal, cast
 
-from forerun.cli.declare import flagged, given_settings, option, option_name, with_flags_of
+from forerun.cli.flags import flagged, given_settings, option, option_name, with_flags_of
 from forerun.cli.speculative_config import read_speculative_config
 from forerun.core.drafter_config import (
+    AUTO_DRAFT,
     DRAFTERS,
     Automatic,
     DrafterConfig,
@@ -27,7 +28,6 @@ from forerun.core.drafter_config import (
 from forerun.core.errors import ConfigError
 
 ITSELF: Final = "self"  # as a draft
-OF_CATALOGUE: Final = "auto"  # the target's draft in the catalogue of short names
 # auto: the fastest of several drafters, the named draft among them. ngram: prompt lookup.
 NameOrAlias = Literal[DrafterName, "ngram", PaperName]
 ALIASES: Final[Mapping[str, DrafterName]] = {
@@ -87,9 +87,9 @@ class DrafterOptions:
         option(
             "--drafter",
             "--spec-method",
-            help="The drafter; auto finds the fastest for model, machine and temperature, and also tries --draft; "
-            "parallel drafts in a separate process, ngram is prompt_lookup, with layer_skip the target drafts for "
-            "itself, and two have the settings of their papers.",
+            help="The drafter; auto finds the fastest for model, machine and temperature, and also tries --draft, or "
+            "with --fixed-widths uses it alone; parallel drafts in a separate process, ngram is prompt_lookup, with "
+            "layer_skip the target drafts for itself, and two have the settings of their papers.",
         ),
     ] = "auto"
     speculative_config: Annotated[
@@ -102,8 +102,8 @@ class DrafterOptions:
             if self.drafter != "auto" or self._given(ALL_FLAGS):
                 raise ConfigError("--speculative-config cannot be used with other drafter flags: leave them out")
             return read_speculative_config(self.speculative_config)
-        if self.draft == OF_CATALOGUE:
-            options: DrafterOptions = replace(cast(Any, self), draft=named_draft(model))
+        if self.draft == AUTO_DRAFT:
+            options: DrafterOptions = replace(cast(Any, self), draft=self._draft_for(model))
             return options.config(model)
         self._refuse(
             SET_BY_PAPER.get(self.drafter, ()),
@@ -171,12 +171,9 @@ class DrafterOptions:
         return replace(parallel, draft=paper.draft, without=paper.without)
 
     def _draft_for(self, model: str) -> str:
-        from forerun.engine.known_draft import known_draft
+        from forerun.engine.known_draft import draft_for
 
-        draft = known_draft(model) if self.draft is None else self.draft
-        if draft is None:
-            raise ConfigError(f"--drafter {self.drafter} needs a draft for {model}: name a smaller model with --draft")
-        return draft
+        return draft_for(model, self.draft)
 
     def _refuse_foreign(self, config: DrafterConfig) -> None:
         """Raise ConfigError for a given flag that this drafter does not use."""
@@ -202,20 +199,6 @@ class DrafterOptions:
     def _given(self, names: Iterable[str]) -> dict[str, Any]:
         """The flags among these that were given, with their values."""
         return {name: value for name in names if (value := getattr(self, name)) is not None}
-
-
-def named_draft(model: str) -> str:
-    """The known draft for a model.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    from forerun.engine.known_draft import known_draft
-
-    draft = known_draft(model)
-    if draft is None:
-        raise ConfigError(f"--draft auto: no draft is known for {model}: name a smaller model with the same tokens")
-    return draft
 
 
 def read_cores(text: str | None, *, flag: str) -> tuple[int, ...]:

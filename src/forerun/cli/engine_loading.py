@@ -15,7 +15,7 @@ from forerun.cli.progress import lines_of
 from forerun.cli.streams import unechoed
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import Automatic, DrafterConfig, LayerSkip, Parallel, draft_name
-from forerun.core.places import cache_folder
+from forerun.core.paths import cache_folder
 from forerun.drafting.heads.stored import find_head
 from forerun.drafting.layer_skip.set_files import read_found_sets, read_sets, sets_beside, sets_in_cache
 from forerun.wires.endpoint import Address, read_key

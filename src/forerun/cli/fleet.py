@@ -11,11 +11,11 @@ from importlib.util import find_spec
 from secrets import token_hex
 from typing import Annotated, Any, Final
 
-from forerun.cli.declare import given_settings, option, with_flags_of
 from forerun.cli.engine_loading import open_engine
 from forerun.cli.failures import exit_code, say
+from forerun.cli.flag_values import read_object
+from forerun.cli.flags import given_settings, option, with_flags_of
 from forerun.cli.logs import note
-from forerun.cli.values import read_object
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import automatic_drafter, drafter_name
 from forerun.core.errors import ConfigError, require
@@ -72,7 +72,7 @@ def serve_fleet(
     """Serve with replicas until a signal arrives or no replica can be opened; see `forerun.fleet.front`."""
     prepare_ray(is_alone=config.ray_address is None)
     from forerun.fleet.front import serve_replicas
-    from forerun.fleet.head import RayGoneError
+    from forerun.fleet.head_node import RayGoneError
 
     open_first = partial(open_engine, engine_config)
     named = drafter_name(engine_config.drafter)

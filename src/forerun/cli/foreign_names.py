@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, Final
 
-from forerun.cli.declare import ENVIRONMENT_PREFIX, variable_of
+from forerun.cli.flags import ENVIRONMENT_PREFIX, variable_of
 
 TREE: Final = "how much is drafted is decided every round from measured costs; --depth and --verify-width set limits"
 FOREIGN_FLAGS: Final[Mapping[str, str]] = {
@@ -23,7 +23,7 @@ FOREIGN_FLAGS: Final[Mapping[str, str]] = {
 FOREIGN_COMMANDS: Final[Mapping[str, str]] = {
     "list": "forerun models lists the models, with those that are on this machine",
     "ls": "forerun models lists the models, with those that are on this machine",
-    "ps": "GET /v1/models of a running server lists the models that it serves",
+    "ps": "GET /v1/models of a running server lists its models, and which are loaded",
     "rm": "forerun models MODEL shows the file or folder of a model on this machine; remove that",
     "show": "forerun inspect MODEL describes a model",
     "stop": "a server and its models end with Ctrl-C, or when it is sent SIGTERM",

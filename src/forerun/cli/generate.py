@@ -8,12 +8,12 @@ import typer
 
 from forerun.checkpoints.short_names.catalogue import SMOLLM2
 from forerun.cli.answer import write_answer
-from forerun.cli.declare import option, output, with_options
+from forerun.cli.answer_statistics import advice
 from forerun.cli.drafter_options import DrafterOptions
 from forerun.cli.engine_loading import open_engine
 from forerun.cli.failures import INTERRUPTED, say
+from forerun.cli.flags import option, output, with_options
 from forerun.cli.logs import LogOptions, note, note_all
-from forerun.cli.numbers import advice
 from forerun.cli.options import MODEL_HELP, EngineOptions, ModelOptions, SamplingOptions, settle
 from forerun.cli.output_options import OutputOptions
 from forerun.cli.streams import decoded

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from forerun.cli.sheet import count, file_rows
+from forerun.cli.model_sheet import count, file_rows
 from forerun.core.errors import CheckpointError, VocabularyError
 from forerun.core.model_spec import ModelSpec
 from forerun.drafting.heads.kind import StoredHead

@@ -6,11 +6,11 @@ from typing import Annotated
 import typer
 
 from forerun.checkpoints.safetensors.header import ITEM_BYTES
-from forerun.cli.declare import option
 from forerun.cli.failures import INCOMPATIBLE, find_model_or_head
+from forerun.cli.flags import option
 from forerun.cli.head_sheet import head_rows, head_to_dict
+from forerun.cli.model_sheet import ModelSheet, count, file_rows, print_rows, read_sheet, size
 from forerun.cli.rank_sheet import rank_rows, rank_sheets
-from forerun.cli.sheet import ModelSheet, count, file_rows, print_rows, read_sheet, size
 from forerun.cli.template_sheet import template_rows
 from forerun.core.mixers import GatedDeltaNet, ShortConvolution
 from forerun.core.model_spec import ModelSpec
@@ -57,13 +57,24 @@ def _rows(sheet: ModelSheet) -> list[tuple[str, str]]:
         problem = "" if sheet.template_problem is None else f", but {sheet.template_problem}"
         rows.append(("chat template", f"yes{problem}" if sheet.has_chat_template else "no"))
         rows += [] if sheet.traits is None else template_rows(sheet.traits)
+        if sheet.draft_head is not None:
+            rows.append(("draft head", f"{sheet.draft_head}: `auto` drafts with it"))
         rows.append(("stored", f"{size(sheet.stored_bytes)} in {_stored_in(sheet)}"))
     rows += [
         ("loaded", f"{size(sheet.weights_bytes)}, computed in {sheet.dtype or 'an unknown dtype'} by --dtype auto"),
         ("cache per token", size(sheet.kv_bytes_per_token)),
+        *_state_rows(sheet),
         ("at full length", size(sheet.bytes_at_max_length)),
     ]
     return rows + file_rows(sheet.files)
+
+
+def _state_rows(sheet: ModelSheet) -> list[tuple[str, str]]:
+    """What layers without attention keep."""
+    if not sheet.state_bytes:
+        return []
+    saved = size(sheet.snapshot_bytes)
+    return [("states", f"{size(sheet.state_bytes)}, however long the text is; {saved} more wherever a text is saved")]
 
 
 def _stored_in(sheet: ModelSheet) -> str:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import typer
 
-from forerun.cli.plain import PlainGroup, add_command
+from forerun.cli.command_classes import PlainGroup, add_command
 
 # name: the first sentence of its help, and the module with a function or a group of commands of that name
 LAB_COMMANDS: Final = {
@@ -22,6 +22,10 @@ LAB_COMMANDS: Final = {
     "distill": (
         "Train a small draft model for a target, on text that the target writes.",
         "forerun_lab.cli.distill",
+    ),
+    "perplexity": (
+        "Show how well a model predicts a text: its perplexity as llama-perplexity defines it, and the standard error.",
+        "forerun_lab.cli.perplexity",
     ),
     "bench": (
         "Measure drafters and other engines side by side, and report the results.",

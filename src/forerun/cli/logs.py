@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Annotated, Literal
 
-from forerun.cli.declare import option, with_flags_of
 from forerun.cli.failures import say
+from forerun.cli.flags import option, with_flags_of
 from forerun.cli.streams import RESET, takes_colours
 
 DIM = "\x1b[2m"

@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from forerun import __version__
-from forerun.cli.chat.entry import chat, run
+from forerun.cli.chat.chat import chat, run
 from forerun.cli.check import check
+from forerun.cli.command_classes import PlainCommand, add_command
 from forerun.cli.demo import demo
 from forerun.cli.failures import say
 from forerun.cli.foreign_names import unknown_variables
@@ -18,7 +19,6 @@ from forerun.cli.generate import generate
 from forerun.cli.inspect import inspect
 from forerun.cli.lab import WholeGroup
 from forerun.cli.models import models, pull
-from forerun.cli.plain import PlainCommand, add_command
 from forerun.cli.serve import serve
 from forerun.cli.streams import is_full, let_go, prepare_streams
 from forerun.cli.worker import worker

@@ -8,9 +8,9 @@ import typer
 
 from forerun.checkpoints.short_names.catalogue import NamedModel, find_named, listed_models, named_models
 from forerun.checkpoints.short_names.local import find_local
-from forerun.cli.declare import option
 from forerun.cli.failures import ModelNotFoundError, find_model_or_head
-from forerun.cli.sheet import count, print_rows
+from forerun.cli.flags import option
+from forerun.cli.model_sheet import count, print_rows
 from forerun.core.disk_room import gigabytes
 from forerun.core.drafter_config import KNOWN_DRAFTS
 from forerun.core.machine import free_memory_bytes

@@ -9,10 +9,10 @@ from typing import Annotated, Any, Final
 from forerun.checkpoints.gguf.checkpoint import USUAL_SAMPLING
 from forerun.checkpoints.short_names.catalogue import SMOLLM2, named_models
 from forerun.checkpoints.short_names.local import find_local
-from forerun.cli.declare import given_settings, option, variable_of, with_flags_of
 from forerun.cli.failures import say
+from forerun.cli.flag_values import QUANTISED, read_object
+from forerun.cli.flags import given_settings, option, variable_of, with_flags_of
 from forerun.cli.logs import note
-from forerun.cli.values import QUANTISED, read_object
 from forerun.core.config import AUTO_DEVICE, EngineConfig, SamplingParams
 from forerun.core.drafter_config import BUILTIN_TARGET, DrafterConfig
 from forerun.core.errors import CheckpointError, ConfigError
@@ -106,9 +106,9 @@ class SamplingOptions:
         if self.json_schema is not None and self.grammar is not None:
             raise ConfigError("--json-schema and --grammar both set the form of the answer: leave one out")
         if self.json_schema is not None:
-            given["grammar"] = Grammar.json_schema(text_or_file(self.json_schema, begin="{"))
+            given["grammar"] = Grammar(kind="json_schema", text=text_or_file(self.json_schema, begin="{"))
         if self.grammar is not None:
-            given["grammar"] = Grammar.lark(text_or_file(self.grammar, begin="start:"))
+            given["grammar"] = Grammar(kind="lark", text=text_or_file(self.grammar, begin="start:"))
         return replace(DEFAULTS if given.get("temperature") == 0 else default, **given)
 
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from forerun.cli.about import About
 from forerun.cli.answer import End, Show, end_text, show_plainly
-from forerun.cli.declare import option, with_flags_of
+from forerun.cli.answer_statistics import all_numbers, short_numbers
+from forerun.cli.flags import option, with_flags_of
 from forerun.cli.logs import note
-from forerun.cli.numbers import all_numbers, short_numbers
 from forerun.cli.tree_log import TreeLog
 from forerun.core.drafter_config import DrafterConfig
 from forerun.core.errors import ConfigError

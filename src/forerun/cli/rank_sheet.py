@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from forerun.cli.sheet import size
+from forerun.cli.model_sheet import size
 from forerun.core.model_spec import ModelSpec
 from forerun.sharding.plan import Share, plan_shards
 

@@ -4,6 +4,7 @@ import os
 import signal
 import webbrowser
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -12,10 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from forerun.cli.declare import given_settings, option, with_flags_of, with_options
 from forerun.cli.drafter_options import DrafterOptions
 from forerun.cli.engine_loading import open_engine, size_of
 from forerun.cli.failures import find_model, find_model_or_head, say
+from forerun.cli.flag_values import read_duration
+from forerun.cli.flags import given_settings, option, with_flags_of, with_options
 from forerun.cli.fleet import FleetOptions, require_ray, serve_fleet
 from forerun.cli.logs import LogOptions, note_all
 from forerun.cli.options import MODEL_HELP, EngineOptions, ModelOptions
@@ -39,6 +41,7 @@ SHOWN: Final = (
     "max_queued_tokens",
     "max_request_s",
     "drain_s",
+    "saved_prompt_bytes",
 )
 MODELS_HELP: Final = MODEL_HELP.removesuffix(".") + "; with several, each is loaded when a request asks for it."
 SHARE_OF_MEMORY: Final = 0.7  # of the memory that is free at the start, for all weights; caches take the rest
@@ -55,6 +58,11 @@ class ServerOptions:
             help="Key that clients need; lists of processes show the flag, but not the variable.",
         ),
     ] = None
+    keep_alive: Annotated[
+        str | None,
+        option("--keep-alive", help="Unload a model that no request used for so long, such as 5m; -1: never [never]."),
+    ] = None
+    no_saved_prompts: Annotated[bool, option("--no-saved-prompts", help="Save no prompts on disk.")] = False
     api_key_file: Annotated[
         str | None, option("--api-key-file", help="File with such keys, one per line, that only its owner may read.")
     ] = None
@@ -66,7 +74,12 @@ class ServerOptions:
         keys: tuple[str, ...] = () if self.api_key is None else (self.api_key,)
         if self.api_key_file is not None:
             keys += read_api_keys(self.api_key_file)
-        return ServerConfig(api_keys=keys, **given_settings(ServerConfig, self))
+        given = given_settings(ServerConfig, self)
+        if self.keep_alive not in (None, "-1"):
+            given["keep_alive_s"] = read_duration(self.keep_alive, flag="--keep-alive")
+        if self.no_saved_prompts:
+            given["saved_prompt_bytes"] = 0
+        return ServerConfig(api_keys=keys, **given)
 
 
 @with_options(ModelOptions, DrafterOptions, EngineOptions, ServerOptions, FleetOptions, LogOptions)
@@ -99,7 +112,12 @@ def serve(
         if is_elsewhere and Path(first).exists():  # replicas run in other folders
             first = str(Path(first).absolute())
         names = [first, *given[1:]]
-        configs = [engine_options.config(name, drafter_options.config(name)) for name in names]
+        configs = [
+            replace(
+                engine_options.config(name, drafter_options.config(name)), saved_prompt_bytes=config.saved_prompt_bytes
+            )
+            for name in names
+        ]
         sizes = {} if is_elsewhere else {each.target: weight_bytes(each) for each in configs}
         others = f"; {' and '.join(names[1:])} when asked for" if len(names) > 1 else ""
         say(f"forerun listens on {url_of(listener)} and loads {names[0]}{others}")

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Final
 
+from forerun.cli.flag_values import read_object
 from forerun.cli.logs import note
-from forerun.cli.values import read_object
 from forerun.core.drafter_config import DraftConfig, DrafterConfig, DraftHead, DraftModel, PromptLookup
 from forerun.core.errors import ConfigError
 

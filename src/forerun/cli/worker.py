@@ -6,9 +6,9 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 import typer
 
-from forerun.cli.declare import option, with_flags_of, with_options
 from forerun.cli.drafter_options import read_cores
 from forerun.cli.failures import find_model, say
+from forerun.cli.flags import option, with_flags_of, with_options
 from forerun.cli.options import SHOWN, engine_config
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import BUILTIN_DRAFT, NoDrafter
@@ -116,7 +116,7 @@ def require_matching(
 
 def run_rank(config: EngineConfig, join: str | None, key_file: str | None, control: int | None, parent: int) -> None:
     """Run as a rank of a model until its leader ends."""
-    from forerun.engine.follow import run_joining, run_started  # imports torch
+    from forerun.engine.rank_process import run_joining, run_started  # imports torch
     from forerun.engine.shared_model import device_of
     from forerun.wires.endpoint import Address, read_key
 

@@ -52,7 +52,12 @@ class SamplingParams:
         logprobs: return the log-probability of each token and of this many likeliest tokens at its position, 0 to 20;
             natural logarithms of the target's own distribution, before all settings above. None: none are returned.
             If set, a GPU does not run rounds on its own.
+        prompt_logprobs: the same for the tokens of the prompt from the second on, in `Generation.prompt_logprobs`. The
+            prompt is then read from its start, even if it is cached.
         grammar: the form of the answer. If set, a GPU does not run rounds on its own.
+        max_thought_tokens: tokens of thoughts after which their closing mark is forced, up to 3 later if a character is
+            incomplete; 0: no thoughts; None: no limit. It has an effect only where the marks of thoughts are known, see
+            `Engine.stream`. If it can be reached, a GPU does not run rounds on its own.
     """
 
     max_new_tokens: int | None = setting(
@@ -79,7 +84,9 @@ class SamplingParams:
     ignore_eos: bool = setting(False, "--ignore-eos", help="Go on after the model's own end of text.")
     seed: int | None = setting(None, "--seed", "-s", help="Same seed, same text.")
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     grammar: Grammar | None = None
+    max_thought_tokens: int | None = None
 
     def __post_init__(self) -> None:
         read_fields(self)
@@ -117,9 +124,15 @@ class SamplingParams:
             self.seed is None or 0 <= self.seed < 2**63,
             f"seed {self.seed} must lie in [0, 2**63); left out, every request draws a fresh one",
         )
+        for name in ("logprobs", "prompt_logprobs"):
+            number = getattr(self, name)
+            require(
+                number is None or 0 <= number <= MOST_LOGPROBS,
+                f"{name} {number} must lie in [0, {MOST_LOGPROBS}], or be None",
+            )
         require(
-            self.logprobs is None or 0 <= self.logprobs <= MOST_LOGPROBS,
-            f"logprobs {self.logprobs} must lie in [0, {MOST_LOGPROBS}], or be None",
+            self.max_thought_tokens is None or self.max_thought_tokens >= 0,
+            f"max_thought_tokens {self.max_thought_tokens} must be >= 0, or None for no limit",
         )
 
     @property
@@ -179,6 +192,9 @@ class EngineConfig:
             tokens in additional memory.
         pack_in_memory: pack the codes of a GGUF file in memory at every start; otherwise packed codes, about as large
             as the file, are saved in forerun's cache and mapped at the next start. For the CPU's kernels.
+        saved_prompt_bytes: disk space for the keys and values of long texts, in forerun's cache, so that they are not
+            read again after a restart; 0: none. `Engine.save_prompts` saves them, and a server calls it while it is
+            idle. Not for models with a state, nor for a target on several ranks.
         measures_speedup: time plain rounds occasionally, so that the statistics include the speed-up. They take 3 % of
             the time of a text, and a moment after it.
     """
@@ -234,6 +250,7 @@ class EngineConfig:
     pack_in_memory: bool = setting(
         False, "--pack-in-memory", help="Pack a GGUF file's weights at every start, and do not save them."
     )
+    saved_prompt_bytes: int = 0
     measures_speedup: bool = False
 
     def __post_init__(self) -> None:
@@ -243,6 +260,10 @@ class EngineConfig:
         require(
             0 <= self.cache_bytes <= 2**60,
             f"cache_bytes {self.cache_bytes} must lie in [0, 2**60] (0 keeps only the last text)",
+        )
+        require(
+            0 <= self.saved_prompt_bytes <= 2**60,
+            f"saved_prompt_bytes {self.saved_prompt_bytes} must lie in [0, 2**60] (0 saves none)",
         )
         require(1 <= self.target_ranks <= MAX_RANKS, f"target_ranks {self.target_ranks} must lie in [1, {MAX_RANKS}]")
         require(

@@ -22,11 +22,10 @@ Addition = Literal["send_ahead", "lookup", "calibration", "foresight", "repairs"
 
 # The draft models of this package by the fingerprint of the vocabulary that they draft for, see text/vocabulary: a
 # target is the same in a folder, in a GGUF file and under any name, and the draft also fits fine-tuned versions of it.
+AUTO_DRAFT: Final = "auto"  # as the name of a draft: the known one of its target
 KNOWN_DRAFTS: Final = {"465da6fb": BUILTIN_DRAFT, "e73c6dd8": SMOLLM2_DRAFT}
 
-WIDTHS_HELP: Final = (
-    "Widths are upper limits; with --fixed-widths they are always used in full, and auto drafts with --draft alone."
-)
+WIDTHS_HELP: Final = "Widths are upper limits; with --fixed-widths they are always used in full."
 
 # The settings of SWIFT's search, and the least and the most that each can be.
 PAPERS: Final[Mapping[str, tuple[float, float]]] = {

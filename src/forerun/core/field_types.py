@@ -46,6 +46,7 @@ def read_fields(config: Any) -> None:
         try:
             object.__setattr__(config, name, _read(kind, value))
         except (TypeError, ValueError, OverflowError):
+            value, kind = _wrong_part(value, kind)
             shown = repr(value) if len(repr(value)) <= MAX_SHOWN else f"{repr(value)[:MAX_SHOWN]}..."
             raise ConfigError(f"{name} {shown} must be {_described(kind)}{_advice(kind, value)}") from None
 
@@ -119,6 +120,14 @@ def _read_any(kinds: tuple[Any, ...], value: object) -> object:
         except (TypeError, ValueError):
             continue
     raise TypeError
+
+
+def _wrong_part(value: Any, kind: Any) -> tuple[Any, Any]:
+    """The first wrong name of a tuple of names, else the whole value; and the kind that it should be of."""
+    element, *_ = get_args(kind) or (None,)
+    if get_origin(kind) is tuple and get_origin(element) is Literal and isinstance(value, tuple | list):
+        return next((name, element) for name in value if name not in get_args(element))
+    return value, kind
 
 
 def _described(kind: Any) -> str:

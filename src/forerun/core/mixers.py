@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 # Tokens between fixed places, where states are kept. A state advances by so many rows at once.
-PLACE_STRIDE: Final = 64
-# Tokens by which the fixed place of a row lags at least behind it. No tree of 128 rows is deeper, so the place lies in
+PLACE_STRIDE: Final = 32
+# Tokens by which the fixed place of a row lags at least behind it. Trees are cut to this depth, so the place lies in
 # committed text for every row of every tree.
-PLACE_LAG: Final = 128
-# States of a layer that are kept at once: from the place before that of the text's end to that of the last row of a
-# prompt's pass, which has 256 rows.
-MOST_STATES: Final = 6
+PLACE_LAG: Final = 64
+PASS_ROWS: Final = 256  # of a prompt's pass, at most
+INPUTS_REACH: Final = 256  # tokens by which a text can be cut back if its layers have only a convolution
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +68,11 @@ class ShortConvolution:
     def place(self, position: int) -> int:
         """See `GatedDeltaNet.place`; a row reads no other row but through its convolution."""
         return position
+
+    @property
+    def reach(self) -> int:
+        """See `GatedDeltaNet.reach`."""
+        return INPUTS_REACH + self.kernel_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,5 +150,47 @@ class GatedDeltaNet:
         """The number of tokens that are summed up in the state which the row at `position` reads."""
         return max(0, (position - self.lag) // self.stride) * self.stride
 
+    @property
+    def reach(self) -> int:
+        """The most rows before the end of a text that are kept for the rows behind it: those since the older of its two
+        states, so that it can also be cut back by a stride."""
+        return self.lag + 2 * self.stride
+
 
 Mixer: TypeAlias = ShortConvolution | GatedDeltaNet
+
+
+def deepest_level(mixer: Mixer | None) -> int | None:
+    """The level of a tree, the root's being 0, below which a row's place would not lie in committed text; None: no
+    level."""
+    return None if mixer is None or isinstance(mixer, ShortConvolution) else mixer.lag
+
+
+def ring_slots(mixer: Mixer, capacity: int, num_rows: int = 0) -> int:
+    """Slots of the ring in which rows leave their values: as many as a text's end and a pass or a tree need, and a
+    multiple of the stride, so that the rows between two places follow each other.
+
+    Args:
+        capacity: slots of the text and its tree, if there are fewer.
+        num_rows: of the largest tree; a prompt's pass has room in any case.
+    """
+    needed = min(capacity, mixer.reach + max(PASS_ROWS, num_rows))
+    return -(-needed // mixer.stride) * mixer.stride
+
+
+def ring_states(mixer: Mixer) -> int:
+    """Places of the ring of a layer's states: from the place before that of a text's end to that of the last row of a
+    prompt's pass behind it."""
+    return 2 + -(-PASS_ROWS // mixer.stride) if mixer.state_size else 0
+
+
+def ring_size(mixer: Mixer, capacity: int, num_rows: int = 0) -> int:
+    """Values that a layer with a mixer keeps, whatever the text's length."""
+    return ring_states(mixer) * mixer.state_size + ring_slots(mixer, capacity, num_rows) * mixer.row_size
+
+
+def snapshot_size(mixer: Mixer) -> int:
+    """The most values of a layer that continue a saved text."""
+    num_rows = mixer.lag + mixer.stride if isinstance(mixer, GatedDeltaNet) else 0
+    inputs = (mixer.kernel_size - 1) * mixer.num_channels
+    return inputs + num_rows * (mixer.row_size - mixer.num_channels) + mixer.state_size

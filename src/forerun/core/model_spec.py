@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Final, Literal
 
-from forerun.core.mixers import MOST_STATES, PLACE_LAG, PLACE_STRIDE, GatedDeltaNet, Mixer, ShortConvolution
+from forerun.core.mixers import GatedDeltaNet, Mixer, ShortConvolution, ring_size, snapshot_size
 
 RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope", "proportional"]
 NormPlaces = Literal["before", "around", "after"]  # of a sublayer
@@ -285,14 +285,16 @@ def kv_bytes_on_cpu(spec: ModelSpec, num_tokens: int, bytes_per_element: int) ->
     ]
     num_layers = max(1, len(spec.attention_layers))
     num_bytes = sum(kept) * spec.kv_bytes_per_token(bytes_per_element) // num_layers
-    return num_bytes + mixer_bytes(spec, num_tokens, max(bytes_per_element, STATE_ELEMENT))
+    return num_bytes + state_bytes(spec, num_tokens, bytes_per_element)
 
 
-def mixer_bytes(spec: ModelSpec, num_tokens: int, bytes_per_element: int) -> int:
-    """Bytes of the states of a text, and of what its last rows left for later ones."""
-    mixer = spec.mixer
-    if mixer is None:
-        return 0
-    reach = PLACE_LAG + 2 * PLACE_STRIDE if mixer.state_size else WINDOW_MARGIN
-    num_rows = min(num_tokens, reach + 2 * WINDOW_STEP)
-    return (MOST_STATES * mixer.state_size + num_rows * mixer.row_size) * len(spec.mixer_layers) * bytes_per_element
+def state_bytes(spec: ModelSpec, num_tokens: int, bytes_per_element: int) -> int:
+    """Bytes of what layers with a mixer keep of a text of this length: no more for a longer one."""
+    num_values = 0 if spec.mixer is None else ring_size(spec.mixer, num_tokens)
+    return num_values * len(spec.mixer_layers) * max(bytes_per_element, STATE_ELEMENT)
+
+
+def snapshot_bytes(spec: ModelSpec, bytes_per_element: int) -> int:
+    """The most bytes of what continues a saved text in layers with a mixer."""
+    num_values = 0 if spec.mixer is None else snapshot_size(spec.mixer)
+    return num_values * len(spec.mixer_layers) * max(bytes_per_element, STATE_ELEMENT)

@@ -1,15 +1,12 @@
-"""The protocol of decoders: the host's loop, or a device that runs a round's steps itself; and how prompts are read."""
+"""The protocol of decoders: the host's loop, or a device that runs a round's steps itself."""
 
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
-from torch import Tensor
-
 from forerun.core.config import SamplingParams
 from forerun.core.steps import PrefillStep, StepStats, TokenLogprob
-from forerun.model.runner import Runner
 from forerun.sampling.noise import KeyedNoise
 from forerun.text.constraint import Constraint
 
@@ -118,43 +115,13 @@ def play(decoders: Sequence[Decoder], request: Request, num_tokens: int) -> Roun
                         yield played
             return
         except NothingToChooseError as end:
-            request = replace(request, prompt_ids=end.token_ids, num_written=len(end.token_ids) - num_prompt)
+            request = replace(
+                request,
+                prompt_ids=end.token_ids,
+                num_written=len(end.token_ids) - num_prompt,
+                params=replace(request.params, prompt_logprobs=None),
+            )
             is_read = True  # so that reading the prompt is reported only once
         finally:
             decoder.end()
     raise AssertionError("the host's loop plays every request")
-
-
-class FeatureReader(Protocol):
-    """What reads a text together with the target, see `Drafter`."""
-
-    taps: tuple[int, ...]
-
-    def read_features(self, place: int, features: Tensor) -> None:
-        """Use the target's features of committed tokens."""
-        ...
-
-    def prefill(self) -> bool:
-        """Run one pass over text that it lacks; False if it lacks none."""
-        ...
-
-
-def prefill(target: Runner, request: Request, drafter: FeatureReader | None) -> Generator[PrefillStep, None, None]:
-    """Read all prompt tokens but the last, pass by pass; a local drafter reads them in between."""
-    prompt_ids = request.prompt_ids[:-1]
-    num_tokens = len(request.prompt_ids) - 1
-    target.recall(prompt_ids, request.owner)
-    passes = target.read(prompt_ids, () if drafter is None else drafter.taps)
-    num_reused, _ = next(passes)
-    num_read = num_reused
-    while num_read < num_tokens:
-        yield PrefillStep(num_read=num_read, num_tokens=num_tokens, num_reused=num_reused)
-        first = num_read
-        num_read, features = next(passes)
-        if drafter is not None:
-            if features is not None:
-                drafter.read_features(first, features)
-            drafter.prefill()
-    while drafter is not None and drafter.prefill():
-        pass
-    yield PrefillStep(num_read=num_read, num_tokens=num_tokens, num_reused=num_reused)

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from torch import Tensor
 
-from forerun.backends.rounds import RoundPlan
+from forerun.backends.device_rounds import RoundPlan
 from forerun.core.config import SamplingParams
 from forerun.core.steps import PLAIN, DrafterState, SkipReport
 from forerun.decoding.decoder import Request
@@ -34,7 +34,7 @@ from forerun.drafting.drafter import (
 )
 from forerun.drafting.predicted import PREDICTED, Prediction
 from forerun.model.executor import ForwardInput
-from forerun.model.measure import widths_up_to
+from forerun.model.pass_times import widths_up_to
 from forerun.sampling.sample import TopK
 from forerun.speculation.referee.budget import DraftCosts, ProposedTree
 from forerun.speculation.referee.costs import RoundCosts

@@ -7,8 +7,9 @@ from time import perf_counter
 from typing import TypeAlias
 
 from forerun.core.steps import DraftedTree, DrafterState, Guessers, Span, StepStats
-from forerun.decoding.decoder import Decoder, Request, Round, Rounds, prefill
+from forerun.decoding.decoder import Decoder, Request, Round, Rounds
 from forerun.decoding.drafters import Drafters
+from forerun.decoding.prefill import prefill
 from forerun.decoding.verifier import Verifier
 from forerun.drafting.drafter import DraftReport
 from forerun.model.runner import Runner

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from forerun.backends.rounds import RoundPlan
+from forerun.backends.device_rounds import RoundPlan
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import DraftModel
 from forerun.core.pace import Pace
@@ -23,7 +23,7 @@ from forerun.drafting.drafter import (
 )
 from forerun.drafting.guessed_tree import GuessedTree
 from forerun.drafting.policies import BEST_TREE, TreePolicy
-from forerun.model.measure import measure_pace, measure_reading, widths_up_to
+from forerun.model.pass_times import measure_pace, measure_reading, widths_up_to
 from forerun.model.runner import Runner
 from forerun.model.vocabulary_map import VocabularyMap
 from forerun.sampling.noise import KeyedNoise

@@ -8,7 +8,7 @@ from forerun.core.shared_length import shared_length
 from forerun.core.sublayers import SkipSet
 from forerun.model.executor import ForwardInput
 from forerun.model.runner import PREFILL_ROWS, Runner
-from forerun.model.shared_cache import DraftRunner
+from forerun.model.self_drafting import DraftRunner
 from forerun.speculation.tree import AncestryRows, TokenTree
 
 MAX_CATCH_UP = 16  # committed tokens that join the root's expansion; more are prefilled first

@@ -7,8 +7,8 @@ from math import exp
 from typing import Final
 
 from forerun.drafting.foresight import Foresight
-from forerun.drafting.lookup_chain import LookupChain
 from forerun.drafting.policies import TreePolicy, num_candidates
+from forerun.drafting.prompt_lookup import LookupChain
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.growth import BestFirstGrowth, CalibratedGuesses
 from forerun.speculation.referee.budget import ProposedTree, RowBudget

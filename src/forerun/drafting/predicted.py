@@ -7,7 +7,7 @@ from typing import Final
 from forerun.core.drafter_config import MAX_MATCH, MIN_MATCH
 from forerun.core.steps import PREDICTION, Guessers
 from forerun.drafting.drafter import DraftReport
-from forerun.drafting.lookup_chain import Continuation, LookupChain
+from forerun.drafting.prompt_lookup import Continuation, LookupChain
 from forerun.speculation.referee.budget import ProposedTree
 from forerun.speculation.tree import TokenTree
 from forerun.text.constraint import Constraint

@@ -110,11 +110,10 @@ class DrafterProcess:
         config = self.config if self.max_length is None else replace(self.config, max_length=self.max_length)
         checkpoint = Checkpoint.open(open_source(config.target), config)
         max_length = self.max_length or resolve_max_length(config, checkpoint.spec)
-        placement = read_device(config.device)
         # Rounding in the draft changes no token, so it always uses the fast kernels.
         capacity = max_length + TREE_ROWS
         if config.target_ranks > 1:
-            choice = checkpoint.choose_backend(config, "fast")
+            choice = checkpoint.choose_backend("fast")
             runner = load_shared(
                 checkpoint,
                 config,
@@ -122,12 +121,16 @@ class DrafterProcess:
                 role="draft",
                 exactness="fast",
                 capacity=capacity,
-                pace=placement.draft,
+                pace=checkpoint.placement.draft,
                 num_threads=config.num_threads or 1,
             )
         else:
             runner = checkpoint.load(
-                config, exactness="fast", capacity=capacity, pace=placement.draft, on_progress=None, unused=self.unused
+                exactness="fast",
+                capacity=capacity,
+                cache_bytes=config.cache_bytes,
+                pace=checkpoint.placement.draft,
+                unused=self.unused,
             )
         vocabulary = checkpoint.source.vocabulary_map()
         num_ids = runner.spec.vocab_size if vocabulary is None else len(vocabulary.draft_ids)
@@ -142,7 +145,7 @@ class DrafterProcess:
                 known=b"" if vocabulary is None else vocabulary.known_bits,
             ),
             grower=lambda setup: grow_with(runner, setup, vocabulary),
-            noise=lambda seed, vocab_size: KeyedNoise(seed, max(vocab_size, num_ids), device=placement.torch_device),
+            noise=lambda seed, vocab_size: KeyedNoise(seed, max(vocab_size, num_ids), device=checkpoint.device),
         )
 
 

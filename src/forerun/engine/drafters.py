@@ -28,16 +28,18 @@ from forerun.core.sublayers import write_skips
 from forerun.decoding.drafters import Drafters
 from forerun.drafting.draft_model import DraftModelDrafter, serial_rows
 from forerun.drafting.drafter import Drafter, ReadsFeatures
-from forerun.drafting.heads.stored import find_head
+from forerun.drafting.heads.kind import StoredHead
+from forerun.drafting.heads.loading import HeadLoading
+from forerun.drafting.heads.stored import find_head, find_inner_head
 from forerun.drafting.layer_skip.set_files import first_set
-from forerun.drafting.policies import Loading, Policies
+from forerun.drafting.policies import Loading, Policies, TreePolicy
 from forerun.drafting.remote.connection import WorkerSupply
 from forerun.drafting.remote.drafter import ParallelDrafter
 from forerun.drafting.remote.messages import Hello
-from forerun.engine.heads import load_head
 from forerun.engine.known_draft import draft_of
 from forerun.engine.learnt import LearntFile
 from forerun.engine.model_loading import Checkpoint, LazyTarget, Progress, rows_behind
+from forerun.engine.rank_weights import output_weight
 from forerun.engine.self_drafter import known_sets
 from forerun.engine.shared_model import device_of, require_devices
 from forerun.engine.threads_and_cores import CorePlacement
@@ -58,15 +60,16 @@ class DrafterLoader:
         self,
         config: EngineConfig,
         policies: Policies,
-        target: ModelSpec,
+        checkpoint: Checkpoint,
         tokenizer: Tokenizer,
         max_length: int,
         cores: CorePlacement,
         learnt: LearntFile,
         backend: Backend,
     ) -> None:
-        self.config = config
-        self.spec = target
+        self._config = config
+        self.checkpoint = checkpoint
+        self.spec = checkpoint.spec
         self._tokenizer = tokenizer
         self._max_length = max_length
         self.policies = policies
@@ -109,13 +112,20 @@ class DrafterLoader:
     def load_model_or_head(self, drafter: DraftConfig, least_width: int = 1) -> Drafter:
         """The drafter; `least_width` are the nodes of other drafters' trees, for which the caches need room, too."""
         stored = find_head(open_source(drafter.model))
+        if stored is None and drafter.model == self._config.target:
+            stored = find_inner_head(self.checkpoint.source)
         if stored is None:
             if isinstance(drafter, DraftHead):
                 raise CheckpointError(f"{drafter.model} is a whole model, not a draft head: set it as a DraftModel")
             return self._load_serial(drafter, self._open(drafter.model))
-        head = drafter if isinstance(drafter, DraftHead) else DraftHead.of(drafter)
-        alone = replace(self.config, **ALONE)
-        stored.require_fit(self.spec, self.config.target)
+        return self._load_stored(
+            stored, drafter if isinstance(drafter, DraftHead) else DraftHead.of(drafter), least_width
+        )
+
+    def _load_stored(self, stored: StoredHead, head: DraftHead, least_width: int) -> Drafter:
+        """The drafter of a head."""
+        alone = replace(self._config, **ALONE)
+        stored.require_fit(self.spec, self._config.target)
         width = max(least_width, head.verify_width)
         loaded = self.target.load(width)
         return load_head(
@@ -123,9 +133,9 @@ class DrafterLoader:
             head,
             self.policies.tree,
             loaded,
-            Checkpoint.open(open_source(self.config.target), alone),
-            alone,
+            Checkpoint.open(self.checkpoint.source, alone),
             capacity=self._max_length + rows_behind(width),
+            max_length=self._max_length,
             cache_bytes=self._cache_bytes_of(stored.spec.body),
         )
 
@@ -145,6 +155,9 @@ class DrafterLoader:
             width = max(width, draft.verify_width)
             if plan is not None and self._backend.plays_rounds(self.target.load(width), plan):
                 return alone
+        elif (inner := find_inner_head(self.checkpoint.source)) is not None:
+            width = max(other.verify_width for other in others.values())
+            among["draft_head"] = self._load_stored(inner, DraftHead(model=self._config.target), width)
         elif (known := self._known_draft()) is not None:
             among["draft_model"] = self._load_serial(DraftModel(model=known.source.name), known)
         learnt = self._learnt.learnt
@@ -168,12 +181,13 @@ class DrafterLoader:
         return draft if gains and fault is None else None
 
     def _load_serial(self, drafter: DraftModel, draft: Checkpoint) -> Drafter:
-        # Rounding in the draft changes no token, so it always uses the fast kernels and 8-bit inputs.
+        num_rows = rows_behind(drafter.verify_width) + serial_rows(drafter)
         runner = draft.load(
-            replace(self.config, **ALONE, inputs="int8", cache_bytes=self._cache_bytes_of(draft.spec)),
-            exactness="fast",
-            capacity=self._max_length + rows_behind(drafter.verify_width) + serial_rows(drafter),
-            pace=read_device(self.config.device).draft,
+            exactness="fast",  # rounding in the draft changes no token
+            capacity=self._max_length + num_rows,
+            num_rows=num_rows,
+            cache_bytes=self._cache_bytes_of(draft.spec),
+            pace=draft.placement.draft,
             on_progress=self.on_progress,
         )
         return DraftModelDrafter(
@@ -188,7 +202,7 @@ class DrafterLoader:
         supply: WorkerSupply
         if drafter.address is None:
             model = self._model_for(drafter.draft)
-            device = draft_device(drafter, self.config)
+            device = draft_device(drafter, self._config)
             require_devices(read_device(device).torch_device, drafter.ranks)
             placed = (*model, "--device", device, "--ranks", str(drafter.ranks))
             supply = LocalSupply(lambda descriptor, parent: self._command(placed, descriptor, parent))
@@ -214,17 +228,16 @@ class DrafterLoader:
                         "target's process: leave out --drafter parallel"
                     )
                 checkpoint = self._open(draft.model)
-                weights = self.config.weights if checkpoint.weight_format == "plain" else checkpoint.weight_format
+                weights = self._config.weights if checkpoint.weight_format == "plain" else checkpoint.weight_format
                 saved = ("--cache-bytes", str(self._cache_bytes_of(checkpoint.spec)))
-                return (draft.model, "--dtype", self.config.dtype, "--weights", weights, *saved)
+                return (draft.model, "--dtype", self._config.dtype, "--weights", weights, *saved)
             case LayerSkip():
-                checkpoint = Checkpoint.open(open_source(self.config.target), self.config)
-                known = known_sets(draft, checkpoint)
+                known = known_sets(draft, self.checkpoint)
                 skipped = first_set(self.spec.num_layers, known)
-                own = ("--dtype", self.config.dtype, "--weights", self.config.weights)
+                own = ("--dtype", self._config.dtype, "--weights", self._config.weights)
                 held = own if draft.weights == "plain" else ("--weights", draft.weights)
-                saved = ("--cache-bytes", str(self.config.cache_bytes))
-                return (self.config.target, *held, *saved, "--skip", write_skips(skipped))
+                saved = ("--cache-bytes", str(self._config.cache_bytes))
+                return (self._config.target, *held, *saved, "--skip", write_skips(skipped))
 
     def _command(self, model: Sequence[str], descriptor: int, parent: int) -> Sequence[str]:
         """The command line of a drafter's process under this engine."""
@@ -232,8 +245,8 @@ class DrafterLoader:
         num_threads = self._cores.draft_threads
         return [
             sys.executable, "-P", "-m", "forerun", "worker", *model,
-            "--kernels", self.config.kernels,
-            *(("--pack-in-memory",) if self.config.pack_in_memory else ()),
+            "--kernels", self._config.kernels,
+            *(("--pack-in-memory",) if self._config.pack_in_memory else ()),
             "--max-length", str(self._max_length),
             "--threads", str(num_threads),
             *(("--cores", ",".join(map(str, cores))) if cores else ()),
@@ -243,11 +256,11 @@ class DrafterLoader:
 
     def _cache_bytes_of(self, draft: ModelSpec) -> int:
         """Cache bytes in which a draft saves as many tokens as the target, in the same dtype."""
-        return self.config.cache_bytes * draft.kv_bytes_per_token(1) // self.spec.kv_bytes_per_token(1)
+        return self._config.cache_bytes * draft.kv_bytes_per_token(1) // self.spec.kv_bytes_per_token(1)
 
     def _open_alone(self, name: str) -> Checkpoint:
         """Open a draft that is not divided among ranks, even if the target is."""
-        return Checkpoint.open_draft(open_source(name), replace(self.config, **ALONE))
+        return Checkpoint.open_draft(open_source(name), replace(self._config, **ALONE))
 
     def _open(self, name: str) -> Checkpoint:
         draft = self._open_alone(name)
@@ -265,12 +278,12 @@ class DrafterLoader:
         marks = draft.to_bytes()
         if self._judged is None or self._judged[0] != marks:
             target = Vocabulary.of(self._tokenizer)
-            self._judged = marks, find_mismatch(target, draft, target_name=self.config.target, draft_name=name)
+            self._judged = marks, find_mismatch(target, draft, target_name=self._config.target, draft_name=name)
         return self._judged[1]
 
     def _judge_map(self, num_ids: int, name: str) -> str | None:
         """The reason why a draft with a map of `num_ids` ids does not fit, or None."""
-        return find_map_fault(num_ids, self.spec.vocab_size, target_name=self.config.target, draft_name=name)
+        return find_map_fault(num_ids, self.spec.vocab_size, target_name=self._config.target, draft_name=name)
 
     def _find_fault(self, hello: Hello) -> str | None:
         """The reason why a process cannot draft for this target, or None."""
@@ -298,6 +311,48 @@ def load_one(drafter: DrafterConfig, loading: Loading) -> Drafter:
 def load_draft(config: DraftConfig, loading: DrafterLoader) -> Drafter:
     """A draft model, or a draft head that is named as one."""
     return loading.load_model_or_head(config)
+
+
+def load_head(
+    stored: StoredHead,
+    drafter: DraftHead,
+    policy: TreePolicy,
+    target: Runner,
+    checkpoint: Checkpoint,
+    *,
+    capacity: int,
+    max_length: int,
+    cache_bytes: int,
+) -> Drafter:
+    """The drafter of a head, see `load` of its kind's network.
+
+    Args:
+        checkpoint: the target's files.
+        capacity: tokens of text and tree for which the head's cache needs room.
+        max_length: tokens of a text.
+        cache_bytes: limit on its saved texts.
+
+    Raises:
+        CheckpointError, VocabularyError: the head was not made for this target.
+    """
+    device = checkpoint.device
+    given = HeadLoading(
+        config=drafter,
+        policy=policy,
+        target=target,
+        source=checkpoint.source,
+        backend=checkpoint.choose_backend("fast").backend,
+        dtype=checkpoint.dtype,
+        device=device,
+        pace=checkpoint.placement.draft,
+        capacity=capacity,
+        max_length=max_length,
+        cache_bytes=cache_bytes,
+        output_weight=lambda dtype: output_weight(checkpoint.source, dtype=dtype, device=device),
+    )
+    network = import_module(f"forerun.drafting.heads.{stored.kind.network}")
+    built: Drafter = network.load(stored, given)
+    return built
 
 
 def start_parallel(config: Parallel, loading: DrafterLoader) -> Drafter:

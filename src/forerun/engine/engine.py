@@ -1,14 +1,14 @@
 """The engine: it takes prompts and returns texts."""
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
-from forerun.core.config import EngineConfig, SamplingParams
+from forerun.core.config import UNTIL_FULL, EngineConfig, SamplingParams
 from forerun.core.drafter_config import BUILTIN_TARGET, automatic_drafter
-from forerun.core.errors import ConfigError, require
+from forerun.core.errors import ConfigError, ContextOverflowError, require
 from forerun.core.grammar import Grammar
 from forerun.core.steps import PLAIN, Generation
 from forerun.core.threads import inference, on_threads
@@ -16,8 +16,8 @@ from forerun.decoding.decoder import Decoder, Request, Rounds, play
 from forerun.decoding.drafters import Drafters
 from forerun.decoding.verifier import Verifier
 from forerun.drafting.policies import Policies
-from forerun.engine.acceptance import AcceptanceWatch
-from forerun.engine.device import settle_device
+from forerun.engine.acceptance_watch import AcceptanceWatch
+from forerun.engine.auto_device import settle_device
 from forerun.engine.exclusive import ExclusiveUse
 from forerun.engine.model_loading import Progress
 from forerun.engine.opening import forget_text, naming_what_does_not_fit, open_engine
@@ -25,11 +25,15 @@ from forerun.engine.stream import GenerationStream
 from forerun.engine.threads_and_cores import CorePlacement
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.tree import TokenTree
-from forerun.text.assembly import TextAssembly
 from forerun.text.chat_template import NO_VARIABLES
-from forerun.text.grammar import GrammarCompiler
+from forerun.text.constraint import BothConstraints, Constraint
+from forerun.text.detokenizer import TextAssembly
+from forerun.text.grammar_compiler import GrammarCompiler
 from forerun.text.output.thoughts import ThoughtMarks
-from forerun.text.prompt import Prompt, encode, encode_prediction, require_config, require_params, room_for
+from forerun.text.prompt import Prompt, encode, encode_prediction
+from forerun.text.thought_limit import ThoughtLimit
+
+DEFAULT_NEW_TOKENS: Final = 256
 
 
 class Engine:
@@ -144,7 +148,8 @@ class Engine:
             owner: the user of the text. Different owners never share cached keys and values, so none can infer from
                 response times how another's texts begin.
             shown_tokens: special tokens that the text shows, such as the marks of a call.
-            thoughts: the marks of the model's thoughts, in which no stop text counts; None: they count everywhere.
+            thoughts: the marks of the model's thoughts, in which no stop text counts, and to which
+                `params.max_thought_tokens` applies; None: stop texts count everywhere.
 
         Raises:
             ContextOverflowError: prompt and answer do not fit into max_length.
@@ -155,10 +160,13 @@ class Engine:
         decoders = self._decoders_of(drafter)
         cores = self._cores_of(drafter)
         prompt_ids = self.encode(prompt, chat_template_kwargs=chat_template_kwargs)
-        max_new_tokens = room_for(params, len(prompt_ids), self.max_length, most_positions=self.spec.max_positions)
+        max_new_tokens = room_for(
+            params.max_new_tokens, len(prompt_ids), self.max_length, most_positions=self.spec.max_positions
+        )
         seed = secrets.randbits(63) if params.seed is None else params.seed
         predicted = self._predicted(prediction, drafter)
-        request = self._request(prompt_ids, params, seed=seed, prediction=predicted, owner=owner)
+        constraint = self._constraint(params, thoughts, max_new_tokens)
+        request = self._request(prompt_ids, params, seed=seed, prediction=predicted, owner=owner, constraint=constraint)
         assembly = TextAssembly(self.tokenizer, params, self._eos_ids, max_new_tokens, shown_tokens, thoughts)
         stream = GenerationStream(
             play_on(cores, decoders, request, max_new_tokens),
@@ -176,8 +184,21 @@ class Engine:
             self._running = stream
         return stream
 
+    def save_prompts(self, goes_on: Callable[[], bool] | None = None) -> None:
+        """Save the last text on disk, if `saved_prompt_bytes` is set: prompt and answer, as far as they are not saved.
+
+        Args:
+            goes_on: asked before every file of some MB; if it is not true, the rest is left for another call.
+        """
+        with self._exclusive, inference():
+            self._end_running()
+            for _ in self._target.save_text():
+                if goes_on is not None and not goes_on():
+                    break
+
     def forget(self) -> None:
-        """End the running request and empty all caches, the drafter's too; the next prompt is then computed in full."""
+        """End the running request and empty all caches, the drafter's too; the next prompt is then computed in full,
+        unless it is saved on disk."""
         with self._exclusive, inference():
             self._end_running()
             forget_text(self._target, self._drafters)
@@ -259,7 +280,14 @@ class Engine:
         return KeyedNoise(seed, self.spec.vocab_size, device=self._target.device)
 
     def _request(
-        self, prompt_ids: Sequence[int], params: SamplingParams, *, seed: int, prediction: Sequence[int], owner: str
+        self,
+        prompt_ids: Sequence[int],
+        params: SamplingParams,
+        *,
+        seed: int,
+        prediction: Sequence[int],
+        owner: str,
+        constraint: Constraint | None,
     ) -> Request:
         return Request(
             prompt_ids=prompt_ids,
@@ -268,8 +296,19 @@ class Engine:
             near_tie=self.near_tie(params),
             prediction=prediction,
             owner=owner,
-            constraint=None if params.grammar is None else self._grammars.compile(params.grammar),
+            constraint=constraint,
         )
+
+    def _constraint(
+        self, params: SamplingParams, thoughts: ThoughtMarks | None, max_new_tokens: int
+    ) -> Constraint | None:
+        """What limits the tokens of an answer: its grammar, and the limit on thoughts if the answer can reach it."""
+        grammar = None if params.grammar is None else self._grammars.compile(params.grammar)
+        most = params.max_thought_tokens
+        if thoughts is None or most is None or most >= max_new_tokens:
+            return grammar
+        limit = ThoughtLimit(self.tokenizer, thoughts, most, self.spec.vocab_size)
+        return limit if grammar is None else BothConstraints(grammar, limit)
 
     def _decoders_of(self, drafter: str | None) -> Sequence[Decoder]:
         if drafter is None:
@@ -301,6 +340,51 @@ class Engine:
             if num_tokens := self._running.num_tokens:
                 self._target.cut(min(num_tokens - 1, len(self._target.cached_ids)))
             self._running = None
+
+
+def require_config(config: EngineConfig) -> None:
+    """Raise ConfigError if this is not an EngineConfig, but a model's name, for example."""
+    require(
+        isinstance(config, EngineConfig),
+        f"{config!r} is not an EngineConfig: write forerun.load({config!r}) or Engine(EngineConfig(target={config!r}))",
+    )
+
+
+def require_params(params: SamplingParams, *, vocab_size: int, model: str) -> None:
+    """Raise ConfigError if these are not SamplingParams, or if logit_bias names a token that the model lacks."""
+    if not isinstance(params, SamplingParams):
+        raise ConfigError(
+            f"params {params!r} must be SamplingParams: write SamplingParams(temperature=1.0), for example"
+        )
+    unknown = next((token for token in params.logit_bias if not 0 <= token < vocab_size), None)
+    if unknown is not None:
+        raise ConfigError(f"logit_bias names token id {unknown}; {model} has ids 0 to {vocab_size - 1}")
+
+
+def room_for(asked_for: int | None, num_prompt: int, max_length: int, *, most_positions: int) -> int:
+    """The limit on new tokens after a prompt.
+
+    Args:
+        asked_for: `SamplingParams.max_new_tokens`.
+        max_length: tokens of prompt and answer together.
+        most_positions: the model's own limit on them.
+
+    Raises:
+        ContextOverflowError: prompt and answer do not fit.
+    """
+    room = max_length - num_prompt
+    wanted = min(DEFAULT_NEW_TOKENS, room) if asked_for is None else room if asked_for == UNTIL_FULL else asked_for
+    if room < 1 or wanted > room:
+        asked = "" if asked_for in (None, UNTIL_FULL) else f" and max_new_tokens {asked_for}"
+        advice = f"ask for at most {room} new tokens" if room >= 1 else "shorten the prompt"
+        if max_length < most_positions:
+            advice += f", or raise max_length (the model itself has {most_positions} positions)"
+        else:
+            advice += "; the model has no more positions than that"
+        raise ContextOverflowError(
+            f"a prompt of {num_prompt} tokens{asked} exceeds the context of {max_length}: {advice}"
+        )
+    return wanted
 
 
 def play_on(cores: CorePlacement, decoders: Sequence[Decoder], request: Request, num_tokens: int) -> Rounds:

@@ -4,7 +4,7 @@ from forerun.checkpoints.huggingface.config import CONFIG_NAME
 from forerun.checkpoints.known_models import find_known
 from forerun.checkpoints.open import builtin_folder, open_source
 from forerun.checkpoints.short_names.catalogue import find_named
-from forerun.core.drafter_config import KNOWN_DRAFTS
+from forerun.core.drafter_config import AUTO_DRAFT, KNOWN_DRAFTS
 from forerun.core.errors import CheckpointError, ConfigError
 from forerun.text.vocabulary import Vocabulary
 
@@ -27,12 +27,12 @@ def known_draft(target: str) -> str | None:
 
 
 def draft_for(target: str, draft: str | None) -> str:
-    """The given draft, else the known one for the target.
+    """The given draft; the known one for the target if none or "auto" is given.
 
     Raises:
         ConfigError: there is neither.
     """
-    found = known_draft(target) if draft is None else draft
+    found = known_draft(target) if draft in (None, AUTO_DRAFT) else draft
     if found is None:
         raise ConfigError(f"no draft is known for {target}: name a smaller model with the same tokens with --draft")
     return found

@@ -27,7 +27,7 @@ from forerun.core.output_file import UnwritableError, remove_leftovers, write_wh
 from forerun.core.pace import Pace
 from forerun.decoding.drafters import Drafters
 from forerun.engine.speedup import context_cost
-from forerun.model.measure import measure_pace
+from forerun.model.pass_times import measure_pace
 from forerun.model.runner import Runner
 from forerun.speculation.referee.records import TemperatureClass
 

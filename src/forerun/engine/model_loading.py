@@ -18,8 +18,8 @@ from forerun.core.config import EngineConfig, Exactness, WeightsName
 from forerun.core.errors import CheckpointError, ConfigError
 from forerun.core.mechanisms import mechanisms_of
 from forerun.core.model_spec import ModelSpec, WeightFormat
-from forerun.core.pace import Pace, read_device
-from forerun.core.places import cache_folder
+from forerun.core.pace import Pace, Placement, read_device
+from forerun.core.paths import cache_folder
 from forerun.core.sublayers import NOTHING, SkipSet
 from forerun.drafting.heads.stored import require_model
 from forerun.model.quantise import weight_bytes
@@ -37,17 +37,23 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A model whose config has been read and checked, but not its weights.
+    """A model whose config has been read and checked, but not its weights; and how it will be loaded.
 
     Args:
         dtype: of activations, cache and all weights that are not quantised.
         weight_format: format of the linear layers' weights.
+        placement: the device, and its paces.
+        conditions: the conditions besides device and dtype that determine the kernels.
+        packs_in_memory: whether a file's codes are packed at every start, and not saved.
     """
 
     source: CheckpointSource
     spec: ModelSpec
     dtype: torch.dtype
-    weight_format: WeightFormat = "plain"
+    weight_format: WeightFormat
+    placement: Placement
+    conditions: Conditions
+    packs_in_memory: bool = False
 
     @classmethod
     def open(cls, source: CheckpointSource, config: EngineConfig) -> "Checkpoint":
@@ -57,34 +63,50 @@ class Checkpoint:
             CheckpointError: the model is not supported, or it is a draft head.
             ConfigError: the device does not exist.
         """
-        device = read_device(config.device).torch_device
+        placement = read_device(config.device)
         weight_format = weight_format_of(config.weights)
-        find_device(device)
+        find_device(placement.torch_device)
         require_model(source)
         spec = source.spec()  # first, so that an unsupported config is refused before the weights are read
         spec = spec.for_length(longest_text(config, spec))
+        conditions = conditions_of(config, spec)
         name = compute_dtype(
             config.dtype,
             stored=source.stored_dtype(),
             is_quantised=weight_format != "plain",
-            device=device,
-            conditions=conditions_of(config, spec),
+            device=placement.torch_device,
+            conditions=conditions,
         )
-        return cls(source=source, spec=spec, dtype=getattr(torch, name), weight_format=weight_format)
+        return cls(
+            source=source,
+            spec=spec,
+            dtype=getattr(torch, name),
+            weight_format=weight_format,
+            placement=placement,
+            conditions=conditions,
+            packs_in_memory=config.pack_in_memory,
+        )
 
     @classmethod
     def open_draft(cls, source: CheckpointSource, config: EngineConfig) -> "Checkpoint":
-        """Open a draft model. The native CPU kernels hold it in 8 bits, because its rounding changes no token.
+        """Open a draft model. The native CPU kernels hold it in 8 bits, or multiply a file's codes with 8-bit inputs,
+        because its rounding changes no token.
 
         In 8 bits a pass of a 12M draft takes 0.13 to 0.26 ms instead of 0.21 to 0.33 (1 to 8 rows, two Zen 5 cores);
         4 bits are not faster from 3 rows on.
         """
+        config = replace(config, inputs="int8")
         plain = cls.open(source, config)
         is_prepared = isinstance(source, PreparedFolder)  # already in its final format
         is_plain = config.weights == "stored" and not (plain.has_codes or is_prepared)
-        if is_plain and plain.runs_native(config):
+        if is_plain and plain.runs_native:
             return cls.open(source, replace(config, weights="int8"))
         return plain
+
+    @property
+    def device(self) -> str:
+        """The torch device that the model runs on."""
+        return self.placement.torch_device
 
     @property
     def dtype_name(self) -> str:
@@ -108,35 +130,35 @@ class Checkpoint:
             return weight_bytes(shape, self.weight_format, self.dtype.itemsize)
         return prod(shape) * sum(self.source.stored_formats().values()) / self.spec.num_parameters
 
-    def choose_backend(self, config: EngineConfig, exactness: Exactness) -> BackendChoice:
+    def choose_backend(self, exactness: Exactness) -> BackendChoice:
         """Choose the backend of the model.
 
         Raises:
             ConfigError: the requested kernels cannot run.
         """
-        device = read_device(config.device).torch_device
         spec = self.spec
         layers = [spec.of_layer(layer) for layer in range(spec.num_layers)]
         return choose_backend(
             exactness,
             dtype=self.dtype,
-            device=device,
+            device=self.device,
             head_dim=spec.head_dim,
             group=spec.num_heads // spec.num_kv_heads,
             other_heads={(own.head_dim, own.num_heads // own.num_kv_heads) for own in layers},
-            conditions=conditions_of(config, spec),
+            conditions=self.conditions,
         )
 
-    def runs_native(self, config: EngineConfig) -> bool:
+    @property
+    def runs_native(self) -> bool:
         """Whether the native C++ kernels run the model."""
         name = str(self.dtype).removeprefix("torch.")
-        return runs_native(name, read_device(config.device).torch_device, conditions_of(config, self.spec))
+        return runs_native(name, self.device, self.conditions)
 
-    def weights(self, config: EngineConfig, on_progress: Progress | None) -> WeightSource:
-        """All weights, on the config's device."""
-        return self.source.weights(**self.reading(config, on_progress))
+    def weights(self, on_progress: Progress | None = None) -> WeightSource:
+        """All weights, on the model's device."""
+        return self.source.weights(**self.reading(on_progress))
 
-    def reading(self, config: EngineConfig, on_progress: Progress | None) -> Reading:
+    def reading(self, on_progress: Progress | None = None) -> Reading:
         """The keyword arguments for reading the weights."""
 
         def report(done: int, total: int) -> None:
@@ -146,43 +168,56 @@ class Checkpoint:
         return Reading(
             dtype=self.dtype,
             weight_format=self.weight_format,
-            device=read_device(config.device).torch_device,
+            device=self.device,
             on_progress=report,
         )
 
     def load(
         self,
-        config: EngineConfig,
         *,
         exactness: Exactness,
         capacity: int,
-        pace: Pace | None,
-        on_progress: Progress | None,
+        cache_bytes: int = 0,
+        pace: Pace | None = None,
+        on_progress: Progress | None = None,
+        num_rows: int = 0,
         unused: SkipSet = NOTHING,
     ) -> Runner:
-        """Read the weights and build a runner with room for `capacity` tokens, without `unused` sublayers."""
-        backend = self.choose_backend(config, exactness).backend
-        if self.has_codes and not config.pack_in_memory:
+        """Read the weights and build a runner, without `unused` sublayers.
+
+        Args:
+            capacity: tokens that its cache has room for.
+            num_rows: how many of them are rows behind a text.
+            cache_bytes: limit on its saved texts.
+        """
+        backend = self.choose_backend(exactness).backend
+        if self.has_codes and not self.packs_in_memory:
             backend = backend.keeping(self._kept(is_whole=not unused))
         return Runner(
             self.spec,
-            self.weights(config, on_progress),
+            self.weights(on_progress),
             backend=backend,
             capacity=capacity,
+            num_rows=num_rows,
             dtype=self.dtype,
-            device=read_device(config.device).torch_device,
+            device=self.device,
             pace=pace,
             unused=unused,
-            cache_bytes=config.cache_bytes,
+            cache_bytes=cache_bytes,
+            message_ends=() if self.spec.mixer is None else frozenset(self.source.stop_ids()),
         )
+
+    def about_files(self) -> str:
+        """What tells these files from all others."""
+        files = [(stat.st_size, stat.st_mtime_ns) for stat in (path.stat() for path in self.source.files())]
+        return f"model {self.source.identity()}, files of {files}"
 
     def _kept(self, *, is_whole: bool) -> KeptWeights:
         """The cache of packed codes for exactly these files, because packed weights are not read from them again."""
-        files = [(stat.st_size, stat.st_mtime_ns) for stat in (path.stat() for path in self.source.files())]
         return KeptWeights(
             folder=cache_folder() / "packed",
             name=self.source.name,
-            about=f"model {self.source.identity()}, files of {files}",
+            about=self.about_files(),
             num_bytes=sum(self.source.stored_formats().values()),
             is_whole=is_whole,
         )
@@ -238,18 +273,19 @@ def conditions_of(config: EngineConfig, spec: ModelSpec) -> Conditions:
     )
 
 
-def require_codes(checkpoint: Checkpoint, config: EngineConfig) -> None:
+def require_codes(checkpoint: Checkpoint) -> None:
     """Raise ConfigError if 8-bit inputs are set but no weights would be multiplied with them."""
-    if config.inputs == "int16":
+    if checkpoint.conditions.inputs == "int16":
         return
+    name = checkpoint.source.name
     if not checkpoint.has_codes:
         raise ConfigError(
             f'inputs "int8" rounds the inputs that a GGUF file\'s codes are multiplied with, but the weights of '
-            f"{config.target} are {checkpoint.dtype_name}: leave it out, or name a GGUF file such as Q4_K_M"
+            f"{name} are {checkpoint.dtype_name}: leave it out, or name a GGUF file such as Q4_K_M"
         )
-    if not checkpoint.runs_native(config):
+    if not checkpoint.runs_native:
         raise ConfigError(
-            f'inputs "int8" is for the CPU\'s native kernels, which do not run {config.target} here: leave it out, or '
+            f'inputs "int8" is for the CPU\'s native kernels, which do not run {name} here: leave it out, or '
             "install the kernels (see docs/installing.md)"
         )
 

@@ -21,10 +21,11 @@ from forerun.core.errors import ConfigError, NumericalError
 from forerun.core.machine import cpu_model
 from forerun.core.model_spec import ModelSpec
 from forerun.core.pace import read_device
+from forerun.core.paths import cache_folder
 from forerun.core.steps import PLAIN
 from forerun.core.threads import inference
 from forerun.decoding.decoder import Decoder, Request, play
-from forerun.decoding.device import device_decoders
+from forerun.decoding.device_loop import device_decoders
 from forerun.decoding.drafters import Drafters
 from forerun.decoding.host_loop import HostDecoder
 from forerun.drafting.drafter import PLAIN_PLAN
@@ -37,6 +38,7 @@ from forerun.engine.shared_model import load_shared
 from forerun.engine.speedup import PlainBaseline
 from forerun.engine.threads_and_cores import CorePlacement
 from forerun.model.runner import Runner
+from forerun.model.saved_prompts import PromptFolder
 from forerun.model.self_test import find_bit_fault
 from forerun.sampling.noise import KeyedNoise
 from forerun.text.chat_template import read_template
@@ -101,20 +103,20 @@ def open_engine(
     """
     source = open_source(config.target)
     checkpoint = Checkpoint.open(source, config)
-    tokenizer = tokenizer_of(source, config)
+    tokenizer = tokenizer_of(source, config.chat_template)
     max_length = resolve_max_length(config, checkpoint.spec)
     require_rows(tokenizer, checkpoint.spec, config.target)
     eos_ids = source.stop_ids()  # before anything slow, as it may fail
     default_sampling = source.default_sampling()  # likewise
-    choice = checkpoint.choose_backend(config, config.exactness)
+    choice = checkpoint.choose_backend(config.exactness)
     warn_of_missing_kernels(choice)
-    require_codes(checkpoint, config)
+    require_codes(checkpoint)
     learnt = open_learnt(config, checkpoint, choice, cores)
 
     def load(num_rows: int) -> Runner:
-        return load_target(checkpoint, config, choice, cores, max_length + num_rows, on_progress)
+        return load_target(checkpoint, config, choice, cores, max_length, num_rows, on_progress)
 
-    loader = DrafterLoader(config, policies, checkpoint.spec, tokenizer, max_length, cores, learnt, choice.backend)
+    loader = DrafterLoader(config, policies, checkpoint, tokenizer, max_length, cores, learnt, choice.backend)
     drafters, target = loader.load(config.drafter, load, on_progress)
     cores = replace(cores, place=target.backend.place_threads)
     if config.exactness == "exact":
@@ -132,6 +134,10 @@ def open_engine(
         playing.referee.plain_times = baseline.times
         return HostDecoder(target, playing, baseline.stretches)
 
+    if config.saved_prompt_bytes and config.target_ranks == 1 and target.cache.mixer_rows is None:
+        folder = prompt_folder(checkpoint, config, target.backend.name)
+        target.save_on_disk(folder)
+        logger.info("long texts are saved in %s; --no-saved-prompts saves none", folder.path)
     return EngineParts(
         spec=checkpoint.spec,
         dtype_name=checkpoint.dtype_name,
@@ -150,16 +156,26 @@ def open_engine(
     )
 
 
+def prompt_folder(checkpoint: Checkpoint, config: EngineConfig, kernels: str) -> PromptFolder:
+    """Where texts of this model are saved, with all that their keys and values depend on."""
+    model = (
+        checkpoint.about_files(), checkpoint.spec.rope, str(checkpoint.dtype), checkpoint.weight_format, config.inputs,
+        config.exactness, read_device(config.device).torch_device, kernels, cpu_model(), forerun.__version__,
+    )  # fmt: skip
+    return PromptFolder(path=cache_folder() / "prompts", model=repr(model), max_bytes=config.saved_prompt_bytes)
+
+
 def load_target(
     checkpoint: Checkpoint,
     config: EngineConfig,
     choice: BackendChoice,
     cores: CorePlacement,
-    capacity: int,
+    max_length: int,
+    num_rows: int,
     on_progress: Progress | None,
 ) -> Runner:
     """Load the target, or this process's part of it."""
-    pace = read_device(config.device).target
+    pace = checkpoint.placement.target
     if config.target_ranks > 1:
         return load_shared(
             checkpoint,
@@ -167,20 +183,27 @@ def load_target(
             choice,
             role="target",
             exactness=config.exactness,
-            capacity=capacity,
+            capacity=max_length + num_rows,
             pace=pace,
             num_threads=cores.num_threads,
             cores=cores.target,
             on_progress=on_progress,
         )
-    return checkpoint.load(config, exactness=config.exactness, capacity=capacity, pace=pace, on_progress=on_progress)
+    return checkpoint.load(
+        exactness=config.exactness,
+        capacity=max_length + num_rows,
+        num_rows=num_rows,
+        cache_bytes=config.cache_bytes,
+        pace=pace,
+        on_progress=on_progress,
+    )
 
 
-def tokenizer_of(source: CheckpointSource, config: EngineConfig) -> Tokenizer:
+def tokenizer_of(source: CheckpointSource, chat_template: str | None) -> Tokenizer:
     """The model's tokenizer, with the chat template that the user gave. Its process starts while weights are read."""
     tokenizer = source.tokenizer()
-    if config.chat_template is not None:
-        tokenizer = tokenizer.with_chat_template(read_template(config.chat_template))
+    if chat_template is not None:
+        tokenizer = tokenizer.with_chat_template(read_template(chat_template))
     if tokenizer.chat_template is not None:
         tokenizer.chat_template.start()
     return tokenizer

@@ -7,7 +7,6 @@ from forerun.checkpoints.prepared.folder import PreparedFolder
 from forerun.checkpoints.prepared.rank_file import rank_shapes
 from forerun.checkpoints.source import CheckpointSource, Reading
 from forerun.checkpoints.typed_weights import HEAD, TABLE, own_format
-from forerun.core.config import EngineConfig
 from forerun.engine.model_loading import Checkpoint, Progress
 from forerun.model.quantise import group_size_of, weight_bytes
 from forerun.model.weights import Weight, WeightSource
@@ -34,17 +33,15 @@ def shared_group_size(checkpoint: Checkpoint) -> int:
     return 1 if checkpoint.weight_format == "plain" else group_size_of(num_features)
 
 
-def rank_weights(
-    checkpoint: Checkpoint, config: EngineConfig, plan: ShardPlan, on_progress: Progress | None = None
-) -> WeightSource:
+def rank_weights(checkpoint: Checkpoint, plan: ShardPlan, on_progress: Progress | None = None) -> WeightSource:
     """A rank's part of the weights; only this part is read.
 
     Raises:
         CheckpointError: the files lack a weight.
     """
     if isinstance(checkpoint.source, PreparedFolder):
-        return checkpoint.source.rank_weights(plan, **checkpoint.reading(config, on_progress))
-    return ShardedWeights(checkpoint.weights(config, on_progress), checkpoint.spec, plan)
+        return checkpoint.source.rank_weights(plan, **checkpoint.reading(on_progress))
+    return ShardedWeights(checkpoint.weights(on_progress), checkpoint.spec, plan)
 
 
 def output_weight(source: CheckpointSource, **reading: Unpack[Reading]) -> Weight:

@@ -4,8 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from forerun.checkpoints.open import open_source
-from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import LayerSkip
 from forerun.core.errors import require
 from forerun.core.model_spec import ModelSpec, WeightFormat
@@ -13,26 +11,25 @@ from forerun.core.sublayers import NOTHING
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter, rows_behind_text
 from forerun.drafting.layer_skip.set_files import NamedSet, first_set, read_found_sets, read_sets, sets_beside
-from forerun.drafting.layer_skip.swift import paper_skip_ratio
+from forerun.drafting.layer_skip.swift_strategy import paper_skip_ratio
 from forerun.drafting.policies import Loading, Policies
 from forerun.engine.model_loading import Checkpoint, LazyTarget
 from forerun.model.quantise import weight_bytes
 from forerun.model.runner import Runner
-from forerun.model.shared_cache import SharedCacheRunner
+from forerun.model.self_drafting import SharedCacheRunner
 
 
 class LoadingSelf(Loading, Protocol):
     """What a self-drafting target needs to be loaded."""
 
-    config: EngineConfig
+    checkpoint: Checkpoint  # the target's
     target: LazyTarget
 
 
 def load(drafter: LayerSkip, loading: LoadingSelf) -> Drafter:
     """The drafter, with which the target is loaded."""
     whole = loading.target.load_rows(rows_behind_text(drafter, loading.policies.skip))
-    checkpoint = Checkpoint.open(open_source(loading.config.target), loading.config)
-    return self_drafter(drafter, loading.policies, checkpoint, whole)
+    return self_drafter(drafter, loading.policies, loading.checkpoint, whole)
 
 
 def self_drafter(drafter: LayerSkip, policies: Policies, checkpoint: Checkpoint, target: Runner) -> Drafter:

@@ -63,10 +63,9 @@ def load_shared(
         opening = opening_of(checkpoint, config, followers, memory, store, capacity=capacity, exactness=exactness)
         greeting = to_frame(Greeting(version=forerun.__version__))
         followers.tell_each(lambda rank: greeting + to_frame(replace(opening, rank=rank)))
-        weights = rank_weights(checkpoint, config, plan, on_progress)
+        weights = rank_weights(checkpoint, plan, on_progress)
         followers.wait_until_ready()
-        device = read_device(config.device).torch_device
-        group = open_group(opening, store, choice.backend, device, opening.address, followers.blame)
+        group = open_group(opening, store, choice.backend, checkpoint.device, opening.address, followers.blame)
         followers.watch(group.lose)
         return Runner(
             plan.local(checkpoint.spec),
@@ -74,7 +73,7 @@ def load_shared(
             backend=choice.backend,
             capacity=capacity,
             dtype=checkpoint.dtype,
-            device=device,
+            device=checkpoint.device,
             pace=pace,
             cache_bytes=config.cache_bytes,
             make_executor=lambda cache: SharedExecutor(
@@ -104,7 +103,7 @@ def opening_of(
     """The leader's settings, which all ranks must share."""
     return GroupOpening(
         model=checkpoint.source.identity(),
-        device=torch.device(read_device(config.device).torch_device).type,
+        device=torch.device(checkpoint.device).type,
         rank=0,
         num_ranks=config.target_ranks,
         memory=memory,

@@ -16,7 +16,7 @@ from forerun.server.protocols.generation_request import GenerationRequest
 from forerun.server.routes.answering import AnswerHook
 from forerun.server.routes.engine_calls import with_own_seed
 from forerun.server.work.engine_call import EngineCall
-from forerun.server.work.job import Event, Mark
+from forerun.server.work.job import Event, Mark, ReadProgress
 
 SENT: Final = "forerun.sent"  # key of an ASGI message: the records of the events in its body
 
@@ -74,6 +74,8 @@ def sent_of(event: Event) -> Sent:
             return SentEnd(event.index)
         case ApiError():
             return Mark.OVER
+        case ReadProgress():
+            return Mark.PING
         case Mark() as mark:
             return mark
 
@@ -157,7 +159,7 @@ class SameText:
         async for event in written:
             if not self._sent:
                 yield event
-            elif event.body is not Mark.PING:
+            elif event.body is not Mark.PING and not isinstance(event.body, ReadProgress):
                 for given in self._add(event):
                     yield given
                     if isinstance(given.body, ApiError):

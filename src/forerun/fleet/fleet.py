@@ -14,7 +14,7 @@ import forerun
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
 from forerun.fleet.config import FleetConfig
-from forerun.fleet.head import watch_head
+from forerun.fleet.head_node import watch_head
 from forerun.fleet.homes import Homes
 from forerun.fleet.relay import NoReplicaError, ReplicaLostError
 from forerun.fleet.replica import OpenEngine, ReplicaReport, about_replicas
@@ -322,7 +322,7 @@ class Fleet:
             return None
         return ConfigError(
             f"a replica on {report.machine} runs {report.target}, but this front was started for {own}: give "
-            "both the same model, or one of them another --model-name"
+            "both the same model, or one of them another --served-model-name"
         )
 
     def name_of(self, link: Link) -> str:

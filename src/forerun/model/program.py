@@ -160,8 +160,8 @@ def shared_expert_ops(spec: ModelSpec, name: Sublayer) -> list[Op]:
         Op(kind="linear", reads=("h",), writes="gate_up", weights=part + "gate_up"),
         Op(kind=GATES[spec.gate], reads=("gate_up",), writes="gated"),
         Op(kind="linear", reads=("gated",), writes="branch", weights=part + "out"),
-        Op(kind="linear", reads=("h",), writes="output_gate", weights=part + "gate"),
-        Op(kind="sigmoid_mul", reads=("branch", "output_gate"), writes="branch"),
+        Op(kind="linear", reads=("h",), writes="shared_gate", weights=part + "gate"),
+        Op(kind="sigmoid_mul", reads=("branch", "shared_gate"), writes="branch"),
         Op(kind="add", reads=("branch", "x"), writes="x"),
     ]
     return [replace(op, sublayer=name) for op in ops]

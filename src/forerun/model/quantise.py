@@ -15,8 +15,8 @@ from torch.nn import functional
 
 from forerun.core.errors import CheckpointError
 from forerun.core.model_spec import WeightFormat
-from forerun.model.block_types import BLOCKS
-from forerun.model.blocks import dequantise_blocks, floats, halves
+from forerun.model.gguf_block_types import BLOCKS
+from forerun.model.gguf_blocks import dequantise_blocks, floats, halves
 from forerun.model.weights import BlockWeight, DenseWeight, Int4Weight, Int8Weight, StackedWeight, Weight
 
 MAX_INT8: Final = 127

@@ -1,6 +1,6 @@
 """A model together with its key/value cache."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import nullcontext
 from time import perf_counter, sleep
 from typing import TypeAlias
@@ -8,6 +8,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from forerun.core.mixers import PASS_ROWS
 from forerun.core.model_spec import ModelSpec
 from forerun.core.pace import Pace
 from forerun.core.shared_length import shared_length
@@ -16,11 +17,12 @@ from forerun.core.sublayers import NOTHING, SkipSet, kept_share
 from forerun.core.threads import inference
 from forerun.model.backend import ModelBackend
 from forerun.model.executor import CacheMove, Executor, ForwardInput, ForwardOutput, Observer, Step, Tell
+from forerun.model.saved_prompts import PromptFolder, SavedPrompts
 from forerun.model.tree_cache import TreeCache
 from forerun.model.warm_texts import WarmTexts
 from forerun.model.weights import WeightSource
 
-PREFILL_ROWS = 256  # rows of one prefill pass: wide enough for the matrix code, small enough for its buffers
+PREFILL_ROWS = PASS_ROWS  # of one prefill pass: wide enough for the matrix code, small enough for its buffers
 TOKENS_BETWEEN_SAVED = 1024  # of a text with states, which is continued where it was saved: at most so many are reread
 SPIN_S = 0.2e-3  # a sleep of a few ms usually ends 0.1 to 0.2 ms late
 MakeExecutor: TypeAlias = Callable[[TreeCache], Executor]
@@ -35,9 +37,12 @@ class Runner:
 
     Args:
         weights: None if `make_executor` is given.
+        capacity: slots of the cache, for a text and the rows behind it.
+        num_rows: the most rows behind it; see `TreeCache`.
         pace: if given, every pass takes at least the pace's time for its rows.
         unused: sublayers whose weights are not loaded and that no pass runs, for a layer-skipped copy of a model.
         cache_bytes: limit on the bytes of saved texts.
+        message_ends: token ids of which each ends a message of a conversation.
         make_executor: makes the executor on this cache; None: `backend.executor` does.
         tell: see `TreeCache`.
         on_close: called by `close`, to end the other ranks of the model.
@@ -50,11 +55,13 @@ class Runner:
         *,
         backend: ModelBackend,
         capacity: int,
+        num_rows: int = 0,
         dtype: torch.dtype,
         device: str,
         pace: Pace | None = None,
         unused: SkipSet = NOTHING,
         cache_bytes: int = 0,
+        message_ends: Collection[int] = (),
         make_executor: MakeExecutor | None = None,
         tell: Tell = nullcontext,
         on_close: Callable[[], object] = lambda: None,
@@ -64,11 +71,21 @@ class Runner:
         self.backend = backend
         self._pace = pace
         self._unused = unused
-        self.cache = TreeCache(spec, capacity, dtype=dtype, device=device, move_slots=backend.move_slots, tell=tell)
+        self.cache = TreeCache(
+            spec,
+            capacity,
+            dtype=dtype,
+            device=device,
+            num_rows=num_rows,
+            move_slots=backend.move_slots,
+            tell=tell,
+        )
         self.cached_ids: list[int] = []
         self.owner = ""  # of the text
         self._on_close = on_close
+        self._message_ends = message_ends
         self._warm = WarmTexts(self.cache, cache_bytes)
+        self._on_disk: SavedPrompts | None = None
         self._no_output = ForwardOutput(logits=torch.zeros(0, spec.vocab_size, device=device))
         with inference():
             if make_executor is not None:
@@ -126,8 +143,23 @@ class Runner:
         self.play(Step(move=CacheMove(length=self.cache.committed_len, num_adopted=len(token_ids))))
         self.cached_ids.extend(token_ids)
 
-    def forget(self, owner: str | None = None) -> None:
-        """Empty the cache and drop the saved texts, all of them or only this owner's."""
+    def save_on_disk(self, folder: PromptFolder) -> None:
+        """From now on, texts are restored from this folder, and `save_text` saves them there."""
+        self._on_disk = SavedPrompts(self.cache, folder)
+
+    def save_text(self) -> Iterator[None]:
+        """Save the text in the cache on disk, if texts are saved there; yields before every file that is written."""
+        if self._on_disk is not None:
+            yield from self._on_disk.save(self.cached_ids, self.owner)
+
+    def forget(self, owner: str | None = None, *, on_disk: bool = False) -> None:
+        """Empty the cache and drop the saved texts, all of them or only this owner's.
+
+        Args:
+            on_disk: this owner's texts on disk too.
+        """
+        if on_disk and self._on_disk is not None:
+            self._on_disk.forget(owner or "")
         self._warm.forget(owner)
         self.sync(())
         self.owner = ""
@@ -147,7 +179,9 @@ class Runner:
         num_kept = self.cache.resumable(shared_length(self.cached_ids, token_ids)) if is_own else 0
         if is_own and num_kept == len(token_ids) == len(self.cached_ids):
             return  # the text only continues the present one, so the saved texts and their order stay as they are
-        num_saved = self._warm.find(token_ids, owner)
+        num_saved = self._warm.find(token_ids, owner, num_kept)
+        if self._on_disk is not None:
+            num_saved = max(num_saved, self._on_disk.find(token_ids, owner))
         if len(self.cached_ids) - num_kept > LEAST_ROWS:
             self._warm.save(self.cached_ids, self.owner)
         if is_own and num_saved <= num_kept:
@@ -155,6 +189,8 @@ class Runner:
         self.cut(num_kept)
         self.owner = owner  # only now: the text that was there before belongs to its own owner
         num_restored = self._warm.restore(token_ids, owner, num_kept)
+        if self._on_disk is not None and num_restored < num_saved:
+            num_restored = self._on_disk.restore(token_ids, owner, num_restored)
         self.adopt(token_ids[num_kept:num_restored])
 
     def cut(self, length: int) -> int:
@@ -169,20 +205,27 @@ class Runner:
         (num_shared, _), *_ = self.read(token_ids)
         return num_shared
 
-    def read(self, token_ids: Sequence[int], taps: tuple[int, ...] = ()) -> Iterator[tuple[int, Tensor | None]]:
+    def read(
+        self, token_ids: Sequence[int], taps: tuple[int, ...] = (), *, has_logits: bool = False
+    ) -> Iterator[tuple[int, ForwardOutput]]:
         """As `sync`, but yields how many of the tokens the cache holds: at the start, and after every pass.
 
-        It also yields the features of the pass's rows at the tapped layers, see `ForwardOutput`; None at the start, and
-        without taps.
+        It also yields the pass's output; at the start, an output of no rows.
+
+        Args:
+            taps: see `ForwardInput`.
+            has_logits: all rows have logits; the next pass may overwrite them.
         """
         num_shared = self.cut(shared_length(self.cached_ids, token_ids))
-        yield num_shared, None
+        yield num_shared, self._no_output
+        has_states = self.cache.mixer_rows is not None  # such a text is continued only where it was saved
+        stops = stops_of(token_ids, num_shared, self._message_ends) if has_states else []
         for start in range(num_shared, len(token_ids), PREFILL_ROWS):
             rows = list(token_ids[start : start + PREFILL_ROWS])
-            output = self.append(rows, num_logit_rows=0, taps=taps)
-            if self.cache.mixer_rows is not None and is_stop(start, start + len(rows), len(token_ids)):
-                self._warm.save(self.cached_ids, self.owner)  # a text with states is continued only where it was saved
-            yield start + len(rows), output.features
+            output = self.append(rows, num_logit_rows=len(rows) if has_logits else 0, taps=taps)
+            while stops and stops[0] <= start + len(rows):
+                self._warm.save(token_ids[: stops.pop(0)], self.owner)
+            yield start + len(rows), output
 
     def extend(self, token_ids: list[int], *, num_logit_rows: int) -> Tensor:
         """Append `token_ids` to the text and return the logits of the last rows."""
@@ -219,10 +262,20 @@ class Runner:
         self.play(Step(move=CacheMove(length=self.cache.committed_len)))
 
 
-def is_stop(before: int, length: int, whole: int) -> bool:
-    """Whether a text that is read is saved after a pass from one length to another: at its end, and every so many
-    tokens."""
-    return length == whole or length // TOKENS_BETWEEN_SAVED > before // TOKENS_BETWEEN_SAVED
+def stops_of(token_ids: Sequence[int], start: int, message_ends: Collection[int]) -> list[int]:
+    """The lengths, ascending, at which a text is saved that is read from `start` on: at the ends of its messages, which
+    the next turn and other conversations share, at its own end, and so often that no two are far apart.
+
+    Few tokens behind one of them are read again instead, except behind the last message: a template may write an answer
+    that follows it in another way later.
+    """
+    ends = [place + 1 for place in range(start, len(token_ids)) if token_ids[place] in message_ends]
+    stops = [start]
+    for end in (*ends, len(token_ids)):
+        stops += range(stops[-1] + TOKENS_BETWEEN_SAVED, end, TOKENS_BETWEEN_SAVED)
+        if end - stops[-1] > LEAST_ROWS or end == max(ends, default=0):
+            stops.append(end)
+    return stops[1:]
 
 
 def wait_until(end: float) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from forerun.model.block_types import BLOCKS
+from forerun.model.gguf_block_types import BLOCKS
 from forerun.model.quantise import as_plain
 from forerun.model.weights import (
     BlockWeight,

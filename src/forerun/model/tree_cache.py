@@ -28,10 +28,11 @@ class TreeCache:
     Source: SwiftSpec, arXiv 2506.11309, "evolving tree cache".
 
     On a CPU, layers with a window keep only the end of a long text (`SlidingSlots`), and layers with a state only the
-    last states (`MixerRows`). So a text can be cut back only a little, or to nothing: `resumable` returns how much of
-    it can be kept.
+    last rows and states (`MixerRows`). So a text can be cut back only a little, or to nothing: `resumable` returns how
+    much of it can be kept.
 
     Args:
+        num_rows: the most rows of a tree, for layers with a state; a prompt's pass has room in any case.
         tell: called for every change of this cache, in order: moves, passes, texts saved and restored. A process that
             repeats them gets the same cache. By default no other process shares it.
     """
@@ -43,6 +44,7 @@ class TreeCache:
         *,
         dtype: torch.dtype,
         device: str,
+        num_rows: int = 0,
         move_slots: MoveSlots | None = None,
         tell: Tell = nullcontext,
     ) -> None:
@@ -58,7 +60,9 @@ class TreeCache:
             layers=[number for layer, number in self._numbers.items() if spec.window_of(layer) is not None],
             first_read=lambda position: position - reach,
         )  # fmt: skip
-        self.mixer_rows = None if spec.mixer is None else MixerRows(spec, capacity, dtype=dtype, device=device)
+        self.mixer_rows = (
+            None if spec.mixer is None else MixerRows(spec, capacity, num_rows=num_rows, dtype=dtype, device=device)
+        )
         self.keys_LSKD = self.storage_2LSKD[0]
         self.values_LSKD = self.storage_2LSKD[1]
         self.capacity = capacity
@@ -97,6 +101,8 @@ class TreeCache:
         first = self.end
         assert first + num_rows <= self.capacity, f"{num_rows} rows after slot {first} exceed the {self.capacity} slots"
         self.num_tree += num_rows
+        if self.mixer_rows is not None:
+            self.mixer_rows.reserve(self.end, self.committed_len)
         return first
 
     def move(self, move: CacheMove) -> None:
@@ -123,7 +129,8 @@ class TreeCache:
                 self._move_slots(self.storage_2LSKD, sources, start + num_in_place)
             if self.mixer_rows is not None:
                 self.mixer_rows.move(self.committed_len, sources, start + num_in_place)
-                self.mixer_rows.clear() if is_empty else self.mixer_rows.pass_by(move.length)
+                if is_empty:
+                    self.mixer_rows.clear()
 
     def truncate(self, length: int) -> None:
         """Drop the tree and all committed tokens from `length` on."""

@@ -12,7 +12,7 @@ from typing import Final, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from forerun.model.block_types import BLOCKS, BlockType
+from forerun.model.gguf_block_types import BLOCKS, BlockType
 
 Shape: TypeAlias = tuple[int, int]  # output features, input features
 
@@ -135,7 +135,7 @@ class RowsInFile:
 
 
 class BlockWeight:
-    """Rows of blocks as in a GGUF file, see `model.blocks`.
+    """Rows of blocks as in a GGUF file, see `model.gguf_blocks`.
 
     Args:
         dtype: kernels that cannot multiply by these codes compute in it.

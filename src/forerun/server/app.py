@@ -4,7 +4,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import forerun
-from forerun.server.description import DescribedApi
+from forerun.server.openapi import DescribedApi
 from forerun.server.request_state import state_of
 from forerun.server.routes import drafter, health, models, page, texts, tokens
 from forerun.server.routes.answering import AnswerHook, HookFor

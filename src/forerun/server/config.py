@@ -8,6 +8,7 @@ from forerun.core.field_types import read_fields, setting
 
 MAX_PORT: Final = 65535
 MIN_KEY_CHARACTERS: Final = 16
+PROMPT_BYTES: Final = 4 * 10**9  # 140,000 tokens of a Qwen2.5 of 1.5B parameters, 30,000 of an 8B model
 COUNTS: Final = (
     "max_connections",
     "max_connections_per_client",
@@ -38,7 +39,12 @@ class ServerConfig:
         insecure_no_auth: allow addresses other than loopback without a key.
         allowed_hosts: names accepted in the Host header in addition to those of loopback.
         allowed_origins: other sites, such as https://chat.example, whose pages may call the server.
+        max_thought_tokens: most tokens of a model's thoughts in an answer, for requests that set no limit; None: no
+            limit.
+        saved_prompt_bytes: see `EngineConfig`, for each model.
         is_demo: add a route that kills the drafter's process.
+        keep_alive_s: a model that no request used for so long is unloaded, and loaded again by the next request; None:
+            it stays loaded.
         max_loaded: how many of several models may be loaded at once; None: as many as fit.
         max_body_bytes, max_header_bytes: size of a request.
         max_prompt_body_bytes: size of the body of a request for a text, in which agents send whole conversations.
@@ -75,9 +81,20 @@ class ServerConfig:
     allowed_origins: tuple[str, ...] = setting(
         (), "--allowed-origin", help="Another site whose pages may call the server; repeatable."
     )
+    max_thought_tokens: int | None = setting(
+        None,
+        "--reasoning-budget",
+        help="Tokens of thoughts in an answer at most, where a request sets no limit; 0: none; -1: no limit.",
+    )
+    saved_prompt_bytes: int = setting(
+        PROMPT_BYTES,
+        "--saved-prompt-bytes",
+        help="Disk space for long prompts that are not read again after a restart, such as 2GiB; 0: none.",
+    )
     is_demo: bool = setting(
         False, "--demo", help="Add a route that kills the drafter's process, to show that no text changes."
     )
+    keep_alive_s: float | None = None
     max_loaded: int | None = setting(
         None,
         "--max-loaded",
@@ -97,7 +114,7 @@ class ServerConfig:
     max_queued_tokens: int = setting(
         2**21, "--max-queued-tokens", help="Limit on tokens of waiting requests."
     )  # 64 of 32,768
-    max_request_s: float = setting(600.0, "--request-timeout", help="Seconds from a request to its last token.")
+    max_request_s: float = setting(3600.0, "--request-timeout", help="Seconds from a request to its last token.")
     max_unread_events: int = 1024
     max_template_s: float = 1.0
     max_template_bytes: int = 2**29
@@ -114,12 +131,22 @@ class ServerConfig:
         require(self.host != "", "host is empty: give one, such as 127.0.0.1 for this machine only")
         require(0 <= self.port <= MAX_PORT, f"port {self.port} must lie in [0, {MAX_PORT}]")
         require(self.model_name != "", "model_name is empty: leave it out, or give a name")
+        require(
+            self.keep_alive_s is None or 0.0 <= self.keep_alive_s < float("inf"),
+            f"keep_alive_s {self.keep_alive_s} must be a number of seconds >= 0, or None",
+        )
         require(self.max_loaded is None or self.max_loaded >= 1, f"max_loaded {self.max_loaded} must be >= 1")
         short_keys = sum(len(key) < MIN_KEY_CHARACTERS for key in self.api_keys)
         require(
             short_keys == 0,
             f"{short_keys} of {len(self.api_keys)} API keys are shorter than {MIN_KEY_CHARACTERS} characters, so they "
             "can be guessed: make one with openssl rand -hex 24",
+        )
+        if self.max_thought_tokens == -1:
+            object.__setattr__(self, "max_thought_tokens", None)
+        require(
+            self.max_thought_tokens is None or self.max_thought_tokens >= 0,
+            f"max_thought_tokens {self.max_thought_tokens} must be >= 0, or -1 for no limit",
         )
         for name in COUNTS:
             require(getattr(self, name) >= 1, f"{name} {getattr(self, name)} must be >= 1")

@@ -12,7 +12,7 @@ import msgspec
 
 from forerun.core.errors import ConfigError, require
 from forerun.core.json_file import MAX_JSON_BYTES, read_bounded, short
-from forerun.core.places import path_of
+from forerun.core.paths import path_of
 from forerun.text.conversation import Message, plain_message
 from forerun.text.output.traits import TemplateTraits
 from forerun.wires.bounded_child import USUAL_LIMITS, BoundedChild, LimitError, Limits

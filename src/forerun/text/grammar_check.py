@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from forerun.core.errors import ConfigError
 from forerun.core.grammar import Grammar
-from forerun.text.grammar import MAX_CHARACTERS, PARSER_LIMITS, source_of
+from forerun.text.grammar_compiler import MAX_CHARACTERS, PARSER_LIMITS, source_of
 from forerun.wires.bounded_child import BoundedChild, LimitError, Limits
 
 LIMITS: Final = Limits(max_s=0.6, max_bytes=2**30)

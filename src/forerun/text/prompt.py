@@ -1,35 +1,14 @@
-"""An engine's requests: prompts, their token ids, and how to answer."""
+"""Prompts of every kind, and their token ids."""
 
 from collections.abc import Mapping, Sequence
 from operator import index
-from typing import Final
 
-from forerun.core.config import UNTIL_FULL, EngineConfig, SamplingParams
-from forerun.core.errors import ConfigError, ContextOverflowError, require
+from forerun.core.errors import ConfigError, require
 from forerun.text.chat_template import NO_VARIABLES
 from forerun.text.conversation import Message
 from forerun.text.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int] | Sequence[Message]
-DEFAULT_NEW_TOKENS: Final = 256
-
-
-def require_config(config: EngineConfig) -> None:
-    """Raise ConfigError if this is not an EngineConfig, but a model's name, for example."""
-    require(
-        isinstance(config, EngineConfig),
-        f"{config!r} is not an EngineConfig: write forerun.load({config!r}) or Engine(EngineConfig(target={config!r}))",
-    )
-
-
-def require_params(params: SamplingParams, *, vocab_size: int, model: str) -> None:
-    """Raise ConfigError if these are not SamplingParams, or if logit_bias names a token that the model lacks."""
-    require(
-        isinstance(params, SamplingParams),
-        f"params {params!r} must be SamplingParams: write SamplingParams(temperature=1.0), for example",
-    )
-    unknown = next((token for token in params.logit_bias if not 0 <= token < vocab_size), None)
-    require(unknown is None, f"logit_bias names token id {unknown}; {model} has ids 0 to {vocab_size - 1}")
 
 
 def encode(
@@ -109,29 +88,3 @@ def read_ids(prompt: object, what: str = "prompt") -> list[int]:
             f"a {what} of type {type(prompt).__name__} cannot be read ({error}): give a text, a sequence of token ids, "
             "or a sequence of messages, each with role and content"
         ) from error
-
-
-def room_for(params: SamplingParams, num_prompt: int, max_length: int, *, most_positions: int) -> int:
-    """The limit on new tokens after a prompt.
-
-    Args:
-        max_length: tokens of prompt and answer together.
-        most_positions: the model's own limit on them.
-
-    Raises:
-        ContextOverflowError: prompt and answer do not fit.
-    """
-    room = max_length - num_prompt
-    asked_for = params.max_new_tokens
-    wanted = min(DEFAULT_NEW_TOKENS, room) if asked_for is None else room if asked_for == UNTIL_FULL else asked_for
-    if room < 1 or wanted > room:
-        asked = "" if asked_for in (None, UNTIL_FULL) else f" and max_new_tokens {asked_for}"
-        advice = f"ask for at most {room} new tokens" if room >= 1 else "shorten the prompt"
-        if max_length < most_positions:
-            advice += f", or raise max_length (the model itself has {most_positions} positions)"
-        else:
-            advice += "; the model has no more positions than that"
-        raise ContextOverflowError(
-            f"a prompt of {num_prompt} tokens{asked} exceeds the context of {max_length}: {advice}"
-        )
-    return wanted

@@ -3,32 +3,22 @@
 transformers is not used: its import takes seconds, and `tokenizers` has everything that is needed here.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from copy import copy
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 import tokenizers
 
 from forerun.core.errors import ConfigError
 from forerun.text.chat_template import NO_VARIABLES, TEMPLATE_FILE, ChatTemplate
+from forerun.text.control_tokens import SEAM, ControlTokens, any_of
 from forerun.text.conversation import Message, plain_message
 from forerun.text.encoder import BoundedEncoder, LocalEncoder, faults_told
 
-REPLACEMENT: Final = "\ufffd"
-SEAM: Final = "\ufdd0"  # a noncharacter, which Unicode reserves for a program's own use
 SPACE: Final = "\u2581"  # sentencepiece's character for a space
-NOTHING: Final = "(?!)"  # a pattern that no text fits
-MAX_EAGER_TOKENS: Final = 8
 NO_PARTS: Final[Mapping[str, object]] = MappingProxyType({})
 NO_TWINS: Final[Mapping[int, int]] = MappingProxyType({})
-# Beginnings of characters in UTF-8 (the Unicode Standard, table 3-7). Python's own incremental decoder also waits for
-# more after the first two bytes of a surrogate, which is not a character.
-UNFINISHED: Final = re.compile(
-    rb"(?:[\xC2-\xDF]|\xE0[\xA0-\xBF]?|[\xE1-\xEC\xEE\xEF][\x80-\xBF]?|\xED[\x80-\x9F]?"
-    rb"|\xF0(?:[\x90-\xBF][\x80-\xBF]?)?|[\xF1-\xF3][\x80-\xBF]{0,2}|\xF4(?:[\x80-\x8F][\x80-\xBF]?)?)\Z"
-)
 PLAIN_BYTES: Final = frozenset((*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)))
 OTHER_BYTES: Final = tuple(byte for byte in range(256) if byte not in PLAIN_BYTES)
 # Byte-level tokens write each byte as a letter (GPT-2's alphabet): bytes that Latin-1 shows as that character, the
@@ -73,8 +63,7 @@ class Tokenizer:
         self._special_ids = frozenset(id_ for id_, token in added.items() if token.special)
         self._added = any_of([token.content for token in added.values()])
         self.id_of_added = {token.content: id_ for id_, token in added.items()}
-        control = any_of([token.content for token in added.values() if token.special]).pattern
-        self._control = re.compile(f"(?s)(?={control}).")
+        self._control = ControlTokens([token.content for token in added.values() if token.special])
         self._byte_ids = _byte_fallback_ids(backend)
         self._byte_of_letter = BYTE_OF_LETTER if "ByteLevel" in str(backend.decoder) else {}
         self._space = SPACE if SPACE in str(backend.decoder) else " "
@@ -153,11 +142,11 @@ class Tokenizer:
 
     def parted(self, messages: Sequence[Message]) -> list[Message]:
         """Messages for the chat template to render, marked so that `encode_rendered` reads their content as text."""
-        return [self._with_seams(plain_message(message)) for message in messages]
+        return [self._control.parted(plain_message(message)) for message in messages]
 
     def parted_variables(self, variables: Mapping[str, object]) -> dict[str, object]:
         """The template's variables, such as tools, marked like `parted` messages."""
-        return {name: self._with_seams(value) for name, value in variables.items()}
+        return {name: self._control.parted(value) for name, value in variables.items()}
 
     def encode_rendered(self, text: str) -> list[int]:
         """The ids of a conversation that the chat template rendered from `parted` messages and variables."""
@@ -169,20 +158,6 @@ class Tokenizer:
             ids += self._encoder.ids_inside(part[:place])
             ids += self.encode(part[place:], add_special_tokens=False)
         return ids
-
-    def _with_seams(self, said: Any) -> Any:
-        """The values of a message, with a seam in every text after the first character of anything that looks like a
-        control token. The text is encoded in parts divided at the seams, so no control token remains.
-        """
-        match said:
-            case str():
-                return self._control.sub(rf"\g<0>{SEAM}", said.replace(SEAM, REPLACEMENT))
-            case Mapping():
-                return {self._with_seams(key): self._with_seams(value) for key, value in said.items()}
-            case list() | tuple():
-                return [self._with_seams(value) for value in said]
-            case _:
-                return said
 
     @property
     def has_chat_template(self) -> bool:
@@ -214,85 +189,8 @@ class Tokenizer:
         return bytes(self._byte_of_letter[letter] for letter in token)
 
 
-class IncrementalDecoder:
-    """Decodes ids piece by piece: the pieces and `flush` together are `decode` of all ids, without an incomplete last
-    character.
-
-    A piece is the text that the new tokens add when they are decoded together with the last emitted ones, so that a
-    decoder that drops the text's leading space drops it once. A tail that later ids may still change is held back: an
-    unfinished UTF-8 sequence, which decodes to U+FFFD, and a run of byte-fallback tokens, which decodes either as a
-    whole or, if it is not UTF-8, to one U+FFFD each. A long tail of U+FFFD is decoded again only when its length has
-    doubled, so the work per token is constant on average for any text.
-    """
-
-    def __init__(self, tokenizer: Tokenizer, shown: Mapping[int, str] = MappingProxyType({})) -> None:
-        """Begin a text.
-
-        Args:
-            shown: special tokens whose texts are part of the text.
-        """
-        self._tokenizer = tokenizer
-        self._shown = shown
-        self._context: list[int] = []
-        self._pending: list[int] = []
-        self._next_look = 1
-
-    def feed(self, token_ids: Sequence[int]) -> str:
-        """The text that is certain with these ids."""
-        return "".join([self._feed_one(id_) for id_ in token_ids])
-
-    def flush(self) -> str:
-        """The text still held back, once no more ids follow.
-
-        A U+FFFD in it was written by the model, or stands for bytes that no further ids could complete.
-        """
-        num_unfinished = num_unfinished_bytes(b"".join(map(self._tokenizer.bytes_of, self._pending)))
-        if num_unfinished and self._tokenizer.is_byte(self._pending[-1]):
-            del self._pending[-num_unfinished:]
-            num_unfinished = 0
-        text = self._pending_text()
-        self._advance()
-        return text.removesuffix(REPLACEMENT) if num_unfinished else text
-
-    def _feed_one(self, id_: int) -> str:
-        if id_ in self._shown:
-            return self.flush() + self._shown[id_]
-        if self._tokenizer.is_silent(id_):
-            return ""
-        self._pending.append(id_)
-        if self._tokenizer.is_byte(id_) or len(self._pending) < self._next_look:
-            return ""
-        text = self._pending_text()
-        if not text or text.endswith(REPLACEMENT):
-            num_pending = len(self._pending)
-            self._next_look = num_pending + 1 if num_pending < MAX_EAGER_TOKENS else 2 * num_pending
-            return ""
-        self._advance()
-        return text
-
-    def _pending_text(self) -> str:
-        before = self._tokenizer.decode(self._context)
-        return self._tokenizer.decode(self._context + self._pending)[len(before) :]
-
-    def _advance(self) -> None:
-        self._context = self._pending
-        self._pending = []
-        self._next_look = 1
-
-
-def any_of(texts: Sequence[str]) -> re.Pattern[str]:
-    """A pattern that matches any of these texts."""
-    return re.compile(f"(?:{'|'.join(map(re.escape, texts))})" if texts else NOTHING)
-
-
 def _byte_fallback_ids(backend: tokenizers.Tokenizer) -> frozenset[int]:
     if "ByteFallback" not in str(backend.decoder):
         return frozenset()
     ids = (backend.token_to_id(f"<0x{byte:02X}>") for byte in range(256))
     return frozenset(id_ for id_ in ids if id_ is not None)
-
-
-def num_unfinished_bytes(text: bytes) -> int:
-    """Number of bytes at the end of a UTF-8 text that begin a character without completing it."""
-    found = UNFINISHED.search(text)
-    return 0 if found is None else len(found[0])

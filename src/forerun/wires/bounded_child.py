@@ -20,7 +20,7 @@ from threading import Lock, Thread
 from typing import Any, Final
 
 from forerun.core.errors import ConfigError
-from forerun.core.places import place_of_windows
+from forerun.core.paths import place_of_windows
 
 START_S: Final = 10.0  # to start Python and import a package, on a busy machine
 FREE_BYTES: Final = 2**20  # of an answer, whatever the question

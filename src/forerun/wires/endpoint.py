@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 
 from forerun.core.errors import ConfigError, DrafterUnreachableError, require
 from forerun.core.json_file import shown
-from forerun.core.places import path_of
+from forerun.core.paths import path_of
 from forerun.wires.channel import require_channels, wait_readable
 from forerun.wires.handshake import SocketHandshake
 

@@ -11,7 +11,7 @@ from typing import Any
 from forerun import Engine, EngineConfig, SamplingParams
 from forerun.checkpoints.open import open_source
 from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET
-from forerun.core.places import cache_folder
+from forerun.core.paths import cache_folder
 from forerun_lab.bench.data.datasets import load_dataset
 from forerun_lab.bench.data.prompts import Reader
 from forerun_lab.bench.data.questions import Question

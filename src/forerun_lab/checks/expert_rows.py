@@ -16,7 +16,7 @@ from forerun.backends.cpu.backend import NATIVE
 from forerun.checkpoints.huggingface.names import fused_shapes, tensor_plan
 from forerun.core.model_spec import ModelSpec, RopeSpec
 from forerun.model.executor import ForwardInput
-from forerun.model.measure import star
+from forerun.model.pass_times import star
 from forerun.model.runner import Runner
 from forerun.model.weights import WHOLE, BlockWeight, DenseWeight, Part, Weight
 

@@ -10,7 +10,7 @@ from statistics import median
 from time import perf_counter
 
 from forerun import Automatic, Engine, EngineConfig, Grammar, NoDrafter, PromptLookup, SamplingParams
-from forerun.text.grammar import GrammarCompiler
+from forerun.text.grammar_compiler import GrammarCompiler
 
 NUM_TOKENS = 128
 NUM_NODES = 21

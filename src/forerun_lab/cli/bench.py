@@ -2,7 +2,7 @@
 
 import typer
 
-from forerun.cli.plain import PlainGroup, add_command
+from forerun.cli.command_classes import PlainGroup, add_command
 from forerun_lab.cli.bench_kernels import kernels
 from forerun_lab.cli.bench_paper import paper
 from forerun_lab.cli.bench_report import compare, report

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from forerun.cli.declare import option, with_flags_of, with_options
 from forerun.cli.failures import find_model
+from forerun.cli.flags import option, with_flags_of, with_options
 from forerun.cli.options import SHOWN, engine_config
 from forerun.cli.progress import progress
 from forerun.core.config import EngineConfig

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from forerun.checkpoints.short_names.catalogue import find_named
-from forerun.cli.declare import option, output, with_flags_of, with_options
 from forerun.cli.failures import find_draft_model, find_model, say
+from forerun.cli.flags import option, output, with_flags_of, with_options
 from forerun.cli.progress import progress
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import BUILTIN_TARGET, Parallel
 from forerun.core.errors import require
 from forerun.core.optional_packages import install_command
-from forerun.core.places import cache_folder
+from forerun.core.paths import cache_folder
 from forerun_lab.cli.bench_report import has_matplotlib
 from forerun_lab.cli.bench_run import names, progress_bar, say_data
 
@@ -38,7 +38,7 @@ STRETCH: Final = 2.0
 MACHINE: Final = "8xH800"
 SMALL: Final = "smollm2"  # taken if it is on this machine already
 ALL: Final = "all"
-QUICK_PROMPTS: Final = 8  # in all, but at least one from each data set
+QUICK_PROMPTS: Final = {"swiftspec": 8, "swift": 6}  # in all, but at least one from each data set
 QUICK_TOKENS: Final = 48
 
 
@@ -58,7 +58,9 @@ class StandIns:
     target: Annotated[
         str | None, option("--target", help="The target that runs here [smollm2 if it is here, else builtin].")
     ] = None
-    draft: Annotated[str | None, option("--draft", help="Its draft model, for SwiftSpec [the known draft].")] = None
+    draft: Annotated[
+        str | None, option("--draft", help="Its draft model, for SwiftSpec; auto: the known one [auto].")
+    ] = None
     data: Annotated[str | None, option("--data", help="Data sets, separated by commas [the paper's].")] = None
     data_folder: Annotated[Path | None, option("--data-folder", help="Holds NAME/question.jsonl of each data set.")] = (
         None
@@ -133,6 +135,7 @@ def paper(
     for source in sources:
         require(source in allowed, f"--how {source!r} is not possible for {name}: choose among {', '.join(allowed)}")
     require(bool(sources), f"--how names no kind of figure: choose among {', '.join(allowed)}")
+    require_used(here, stretch, machine, sources)
     stretch = STRETCH if stretch is None else stretch
     require(0 < stretch < inf, f"--stretch {stretch:g} must be above 0")
     require(has_matplotlib(), f"the report needs matplotlib, which is not installed: {install_command('matplotlib')}")
@@ -149,6 +152,22 @@ def paper(
         show(request, found[-1])
     if len(found) > 1:
         show(replace(request, out=out), together(subjects, found))
+
+
+def require_used(here: Any, stretch: float | None, machine: str | None, sources: Sequence[str]) -> None:
+    """Raise ConfigError for a flag on which none of these kinds of figures depends."""
+    of_engines = {name: value for name, value in vars(here).items() if name != "threads"}
+    for uses, given in (
+        (("paced",), {"stretch": stretch}),
+        (("paced", "projected"), {"machine": machine}),
+        (("measured",), of_engines),
+    ):
+        for name, value in given.items():
+            require(
+                value is None or not set(uses).isdisjoint(sources),
+                f"--{name.replace('_', '-')} has no effect on figures that are {' or '.join(sources)}: leave it out, "
+                f"or add {uses[0]} to --how",
+            )
 
 
 def subjects_of(paper: str, text: str) -> tuple[str, ...]:
@@ -169,7 +188,7 @@ def subjects_of(paper: str, text: str) -> tuple[str, ...]:
 
 def together(subjects: Sequence[str], found: Sequence[Report]) -> Report:
     """One table of all pairs or models, of the lines that the paper has figures for."""
-    from forerun_lab.papers.report import Section
+    from forerun_lab.papers.report import BY_SPLIT, Section, splits_by_pair
 
     lines = [
         replace(line, contestant=f"{subject}: {line.contestant}", experiment=subject)
@@ -178,9 +197,23 @@ def together(subjects: Sequence[str], found: Sequence[Report]) -> Report:
         for line in section.lines
         if line.published_tokens_per_s is not None or line.published_ratio is not None
     ]
-    section = Section(name="all", title="All that the paper has figures for", lines=tuple(lines), pictures={})
+    sections = [Section(name="all", title="All that the paper has figures for", lines=tuple(lines), pictures={})]
+    projected = {section.name: section for report in found for section in report.sections if is_projected(section)}
+    for name, first in projected.items():
+        pairs = {
+            report.title.partition(": ")[2]: section.lines
+            for report in found
+            for section in report.sections
+            if section.name == name
+        }
+        tables = {BY_SPLIT: splits_by_pair(pairs)}
+        sections.append(Section(name=name, title=first.title, lines=(), texts=first.texts, tables=tables, pictures={}))
     title = f"{found[0].title.partition(':')[0]}: {', '.join(subjects)}"
-    return Report(title=title, sections=[section], notes=found[0].notes)
+    return Report(title=title, sections=sections, notes=found[0].notes)
+
+
+def is_projected(section: "Section") -> bool:
+    return bool(section.lines) and section.lines[0].source == "projected"
 
 
 def show(request: "PaperRequest", found: Report) -> None:
@@ -206,7 +239,7 @@ def request_of(
     out: Path,
 ) -> "PaperRequest":
     """The flags as one value, with all defaults settled."""
-    from forerun.cli.declare import given_settings
+    from forerun.cli.flags import given_settings
     from forerun.engine.known_draft import draft_for
     from forerun_lab.bench.data.datasets import load_dataset
 
@@ -234,7 +267,7 @@ def request_of(
         target=target,
         draft=draft,
         data=data,
-        num_prompts=min(num_prompts, -(-QUICK_PROMPTS // len(data))) if is_quick else num_prompts,
+        num_prompts=min(num_prompts, -(-QUICK_PROMPTS[name] // len(data))) if is_quick else num_prompts,
         max_new_tokens=min(max_new_tokens, QUICK_TOKENS) if is_quick else max_new_tokens,
         sources=sources,
         stretch=stretch,
@@ -280,6 +313,7 @@ def play_swiftspec(request: "PaperRequest") -> Report:
     from forerun_lab.planner.swiftspec import READINGS, pair_named, profile_of
 
     pair = pair_named(request.subject)
+    request = request.continued()
     machine = machine_named(request.machine)
     profile = profile_of(pair, machine, READINGS[0])
     if set(request.sources) & {"paced", "projected"}:
@@ -332,6 +366,7 @@ def play_swift(request: "PaperRequest") -> Report:
     from forerun_lab.papers import play, report, swift
 
     model = swift.model_named(request.subject)
+    request = request.continued()
     request.keep()
     sections = play_contests(request, swift.contests(model))
     with progress("recording searches") as show:

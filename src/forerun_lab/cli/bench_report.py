@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from forerun.cli.declare import option, output
 from forerun.cli.failures import say
+from forerun.cli.flags import option, output
 from forerun.core.errors import ConfigError, require
 from forerun.core.optional_packages import install_command
 from forerun.core.output_file import require_writable, write_whole

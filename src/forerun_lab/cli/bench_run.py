@@ -9,15 +9,15 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
-from forerun.cli.declare import option, option_of, output, with_flags_of, with_options
-from forerun.cli.drafter_options import ITSELF, OF_CATALOGUE, named_draft
+from forerun.cli.drafter_options import ITSELF
 from forerun.cli.engine_loading import require_readable, with_cache
 from forerun.cli.failures import find_model, find_model_or_head, say
+from forerun.cli.flags import option, option_of, output, with_flags_of, with_options
 from forerun.cli.options import GRAMMAR_FLAG, JSON_SCHEMA_FLAG, SamplingOptions
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import BUILTIN_TARGET, Automatic
 from forerun.core.errors import ConfigError
-from forerun.core.places import cache_folder
+from forerun.core.paths import cache_folder
 from forerun_lab.cli.contestants import BenchEngineOptions, DraftingOptions, read_entrants
 
 if TYPE_CHECKING:
@@ -156,13 +156,11 @@ def names(text: str) -> tuple[str, ...]:
 
 def draft_of(draft: str | None, target: str) -> str | None:
     """The draft model that the flag names, or the known one; None if there is none."""
-    from forerun.engine.known_draft import known_draft
+    from forerun.engine.known_draft import draft_for, known_draft
 
     if draft is None:
         return known_draft(target)
-    if draft == OF_CATALOGUE:
-        return named_draft(target)
-    return None if draft == ITSELF else draft
+    return None if draft == ITSELF else draft_for(target, draft)
 
 
 def with_prepared_sets(entrant: "Entrant", source: "CheckpointSource") -> "Entrant":

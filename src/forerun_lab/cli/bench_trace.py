@@ -4,8 +4,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
-from forerun.cli.declare import option, output, with_options
 from forerun.cli.failures import find_draft_model, find_model, say
+from forerun.cli.flags import option, output, with_options
 from forerun.cli.options import MachineOptions, engine_config
 from forerun.cli.progress import progress
 from forerun.core.config import SamplingParams
@@ -22,7 +22,9 @@ def trace(
     machine: MachineOptions,
     out: Annotated[Path, output("--out", help="The file to write, one line per answer.")],
     target: Annotated[str, option("--target", help="Target model: folder, file or hub name.")] = BUILTIN_TARGET,
-    draft: Annotated[str | None, option("--draft", help="The same for the draft model [the known draft].")] = None,
+    draft: Annotated[
+        str | None, option("--draft", help="The same for the draft model; auto: the known one [auto].")
+    ] = None,
     data: Annotated[Path | None, option("--data", help="A question file; default: the built-in prompts.")] = None,
     num_prompts: Annotated[int, option("--num-prompts", help="Questions to answer, spread over the file.")] = 16,
     max_new_tokens: Annotated[int, option("--max-new-tokens", help="Maximum tokens per answer.")] = 128,

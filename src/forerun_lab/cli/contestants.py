@@ -7,10 +7,10 @@ from typing import Annotated, Any, Final, cast, get_args, get_origin, get_type_h
 
 import typer
 
-from forerun.cli.declare import flagged, option_name, with_flags_of
 from forerun.cli.drafter_options import DRAFT_FLAG, OF_A_PROCESS, DrafterOptions, NameOrAlias, flag_of, flags_used
+from forerun.cli.flag_values import flag_kind, plain_kind, read_size, reader_of
+from forerun.cli.flags import flagged, option_name, with_flags_of
 from forerun.cli.options import SHOWN, engine_config
-from forerun.cli.values import flag_kind, plain_kind, read_size, reader_of
 from forerun.core.config import EngineConfig
 from forerun.core.drafter_config import DRAFTERS, NoDrafter
 from forerun.core.errors import ConfigError, require
@@ -153,7 +153,7 @@ def entrant_of(
         changed: Any = replace(cast(Any, machine), **engine_options)
         config = engine_config(changed, target=target, drafter=options.config(target))
     except ConfigError as error:
-        raise ConfigError(f"{written}: {error}" if own else str(error)) from None
+        raise ConfigError(f"{written}: {error}") from None
     is_shaped = not {*for_all, *given} <= set(PLACES)
     return Entrant(label=label or written, name=name, config=config, is_shaped=is_shaped)
 

@@ -1,6 +1,5 @@
 """forerun distill: a draft model for a target that has none."""
 
-import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from forerun.cli.declare import option, output, with_flags_of, with_options
 from forerun.cli.failures import INTERRUPTED, find_model, say
+from forerun.cli.flag_values import read_duration
+from forerun.cli.flags import option, output, with_flags_of, with_options
 from forerun.cli.interrupt import StopOnInterrupt
 from forerun.cli.options import SHOWN, engine_config
 from forerun.core.config import AUTO_DEVICE, EngineConfig
-from forerun.core.errors import ConfigError
 from forerun.core.optional_packages import install_command
 from forerun_lab.cli.bench_report import has_matplotlib
 from forerun_lab.distill.config import DistillConfig, DistillProgress, DistillStop, DraftKind
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from forerun_lab.distill.run import Distillation
 
 Draw = Callable[[DistillProgress], None]
-UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
-PART: Final = re.compile(r"(\d+(?:\.\d+)?)([smh]?)")
 LINE_EVERY_S: Final = 30.0
 
 
@@ -68,10 +65,10 @@ def distill(
     seed: Annotated[int, option("--seed", help="Seed for texts and training.")] = 1,
 ) -> None:
     """Train a small draft model for a target, on text that the target writes. Use the draft with --draft FOLDER."""
-    seconds = read_duration(time)
+    seconds = read_duration(time, flag="--time")
     asked = tuple(turn for path in questions or () for turn in _questions(path))
     find_model(target)
-    from forerun.engine.device import settle_device
+    from forerun.engine.auto_device import settle_device
     from forerun_lab.distill.run import Distillation  # imports torch
 
     config = DistillConfig(
@@ -120,18 +117,6 @@ def _questions(path: Path) -> tuple[str, ...]:
     from forerun_lab.bench.data.questions import read_questions
 
     return tuple(question.turns[0] for question in read_questions(path))
-
-
-def read_duration(text: str) -> float:
-    """Seconds of a text such as 90, 45s, 30m, 2h or 1h30m.
-
-    Raises:
-        ConfigError: it is not a duration.
-    """
-    parts = PART.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise ConfigError(f"--time {text!r} must be a time such as 45s, 30m, 2h or 1h30m")
-    return sum(float(number) * UNITS[unit or "s"] for number, unit in parts)
 
 
 @contextmanager

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 from forerun.checkpoints.short_names.catalogue import find_named
-from forerun.cli.declare import option, output, with_flags_of, with_options
 from forerun.cli.failures import find_draft_model, find_model, say
+from forerun.cli.flags import option, output, with_flags_of, with_options
 from forerun.cli.options import SHOWN, engine_config
 from forerun.cli.progress import progress
 from forerun.core.config import EngineConfig
@@ -15,7 +15,7 @@ from forerun.core.drafter_config import BUILTIN_TARGET
 from forerun.core.errors import ConfigError
 from forerun.core.output_file import require_writable, write_whole
 from forerun.core.pace import read_device
-from forerun.core.places import path_of
+from forerun.core.paths import path_of
 from forerun_lab.cli.plan_bound import bound_entry, print_table, show_bound
 from forerun_lab.planner.profile import Profile
 from forerun_lab.planner.trace import AnswerTrace, read_traces
@@ -99,7 +99,9 @@ def plan(
     acceptance: GuessOptions,
     machine: CalibrationOptions,
     target: Annotated[str, option("--target", help="Folder, hub name, or a model of known size.")] = BUILTIN_TARGET,
-    draft: Annotated[str | None, option("--draft", help="The same for the smaller model [the known draft].")] = None,
+    draft: Annotated[
+        str | None, option("--draft", help="The same for the smaller model; auto: the known one [auto].")
+    ] = None,
     units: Annotated[int | None, option("--units", help="GPUs or cores to divide; default: all.")] = None,
     lookup: Annotated[bool, option("--lookup/--no-lookup", help="Let drafters look up earlier text.")] = True,
     as_json: Annotated[Path | None, output("--json", help="Write everything to this file.")] = None,

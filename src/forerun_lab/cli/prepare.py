@@ -12,18 +12,18 @@ import typer
 from forerun.checkpoints.huggingface.folder import HuggingFaceFolder
 from forerun.checkpoints.prepared.manifest import VERSION, StoredDType, rank_name
 from forerun.checkpoints.source import CheckpointSource
-from forerun.cli.declare import option, output, with_options
 from forerun.cli.engine_loading import prepared_sets
 from forerun.cli.failures import find_model, say
+from forerun.cli.flags import option, output, with_options
+from forerun.cli.model_sheet import size
 from forerun.cli.options import MachineOptions, engine_config
 from forerun.cli.progress import progress
-from forerun.cli.sheet import size
 from forerun.core.config import DTypeName, EngineConfig, SamplingParams
 from forerun.core.drafter_config import BUILTIN_TARGET, LayerSkip
 from forerun.core.errors import ConfigError, require
 from forerun.core.model_spec import WeightFormat
 from forerun.core.output_file import require_writable
-from forerun.core.places import cache_folder
+from forerun.core.paths import cache_folder
 from forerun.core.sublayers import ATTENTION, MLP, SkipSet
 from forerun.sharding.plan import require_divisible
 from forerun_lab.awq.resumable_folder import require_room, resumable_folder
@@ -124,15 +124,20 @@ def pack(source: CheckpointSource, out: Path, text: str, num_threads: int | None
 
 
 def calibration_text(path: Path | None) -> str:
-    """The text of a file; without one, the package's own prompts.
-
-    Raises:
-        ConfigError: it cannot be read.
-    """
+    """The text of a file; without one, the package's own prompts."""
     if path is None:
         from forerun_lab.bench.data.datasets import questions_in
 
         return "\n\n".join(turn for question in questions_in(None) for turn in question.turns)
+    return read_text(path)
+
+
+def read_text(path: Path) -> str:
+    """The text of a file.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
     try:
         return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -200,7 +205,7 @@ def write_parts(source: HuggingFaceFolder, config: EngineConfig, folder: Path) -
     unwritten = [plan for plan in plans if not (folder / rank_name(plan.rank)).exists()]
     require_room(folder, sum(stored_bytes(checkpoint, plan) for plan in unwritten))
     with progress("preparing") as show:
-        write_ranks(folder, checkpoint.spec, plans, lambda plan: rank_weights(checkpoint, config, plan), show)
+        write_ranks(folder, checkpoint.spec, plans, lambda plan: rank_weights(checkpoint, plan), show)
     copy_texts(source.folder, folder)
     manifest = write_manifest(
         folder,

@@ -17,12 +17,11 @@ from torch.nn import functional
 
 from forerun.checkpoints.huggingface.names import fused_shapes, tensor_plan
 from forerun.checkpoints.typed_weights import LoadedWeights
-from forerun.core.config import EngineConfig
 from forerun.core.errors import require
 from forerun.core.mechanisms import mechanisms_of
 from forerun.core.model_spec import ModelSpec, RopeSpec
 from forerun.engine.model_loading import Checkpoint
-from forerun.model.measure import measure_pace
+from forerun.model.pass_times import measure_pace
 from forerun.model.runner import Runner
 from forerun.model.vocabulary_map import VocabularyMap
 from forerun_lab.distill.writer import WrittenText
@@ -213,24 +212,21 @@ CONTEXT: Final = 256  # tokens before the measured row
 class PassTimes:
     """Measures forward passes of one row, with the kernels used for decoding."""
 
-    def __init__(self, checkpoint: Checkpoint, config: EngineConfig) -> None:
+    def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
-        self._config = config
 
     def of_target(self) -> float:
         """Seconds of a pass."""
-        return self._time(
-            self._checkpoint.load(self._config, exactness="fast", capacity=2 * CONTEXT, pace=None, on_progress=None)
-        )
+        return self._time(self._checkpoint.load(exactness="fast", capacity=2 * CONTEXT))
 
     def of_draft(self, spec: ModelSpec) -> float:
         """Seconds of a pass, with random weights."""
-        device = self._config.device
+        device = self._checkpoint.device
         dtype = self._checkpoint.dtype
         shapes = fused_shapes(tensor_plan(spec))
         random = torch.Generator().manual_seed(0)
         weights = {name: fresh_weight(name, shape, random).to(device, dtype) for name, shape in shapes.items()}
-        backend = self._checkpoint.choose_backend(self._config, "fast").backend
+        backend = self._checkpoint.choose_backend("fast").backend
         return self._time(
             Runner(spec, LoadedWeights(weights), backend=backend, capacity=2 * CONTEXT, dtype=dtype, device=device)
         )

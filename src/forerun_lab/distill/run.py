@@ -74,7 +74,7 @@ class Distillation:
         self._spec = spec = self._checkpoint.spec
         require_llama(spec, min(LONGEST, spec.max_positions))
         require_sizes(spec, config.hidden_size)
-        self._tokenizer = tokenizer_of(self._source, config.engine)
+        self._tokenizer = tokenizer_of(self._source, config.engine.chat_template)
         self._stops = [id_ for id_ in self._source.stop_ids() if id_ < spec.vocab_size]  # a file may list unknown ids
         longest = min(LONGEST, spec.max_positions)
         self.openings = Openings.of(
@@ -154,7 +154,7 @@ class Distillation:
 
     @property
     def _times(self) -> PassTimes:
-        return PassTimes(self._checkpoint, self._config.engine)
+        return PassTimes(self._checkpoint)
 
     def _choose(self, store: TextStore, weights: dict[str, Tensor], target_s: float | None) -> None:
         """Choose the draft's tokens, sizes and initial weights, and save them."""

@@ -83,6 +83,7 @@ class Line:
         dataset: "" for all data sets.
         low, high: ends of the 95 % interval of tokens/s.
         is_idle: no drafted token was accepted, so a ratio other than 1 is noise.
+        is_planned: the planner chose the tree; its best one for a way to divide the machine.
     """
 
     experiment: str
@@ -98,6 +99,7 @@ class Line:
     ratio_high: float | None = None
     tokens_per_round: float | None = None
     is_idle: bool = False
+    is_planned: bool = False
     published_tokens_per_s: float | None = None
     published_ratio: float | None = None
     published_tokens_per_round: float | None = None

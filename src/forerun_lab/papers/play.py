@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from forerun_lab.bench.run.draft_traces import Recorder
 from forerun_lab.bench.run.entrants import Entrant
 from forerun_lab.bench.run.interleaved import Progress
 from forerun_lab.bench.run.session import RunRequest, play
-from forerun_lab.papers.experiments import Contest, Line, Variant
+from forerun_lab.papers.experiments import SOURCES, Contest, Line, Source, Variant
 from forerun_lab.papers.swiftspec import shared_units, tree
 from forerun_lab.planner.plan import Plan, Split, first_tokens, order_of, search, speed_of
 from forerun_lab.planner.profile import Profile
@@ -33,6 +33,10 @@ SEARCH: Final = "search.json"
 SEARCHED_TOKENS: Final = 128  # of an answer at least: a search scores nothing in the first 34
 CHOSEN: Final = ", the planner's choice"
 QUICK_TOKENS: Final = 768  # of the recorded answers that a quick projection simulates
+# The kinds of figures that depend on a part of a request, if not all do.
+USED_BY: Final[Mapping[str, tuple[Source, ...]]] = {
+    "stretch": ("paced",), "machine": ("paced", "projected"), "settings": ("measured",), "draft_ranks": ("measured",),
+}  # fmt: skip
 OnTotal = Callable[[int], Progress]
 OnData = Callable[[Dataset, int], None]
 
@@ -71,25 +75,41 @@ class PaperRequest:
     data_folder: Path | None
     command: str
 
-    def keep(self) -> None:
-        """Write down what this run is, or find that it continues the run in its folder.
+    def continued(self) -> "PaperRequest":
+        """This run with the kinds of figures that earlier runs of its folder were asked for.
 
         Raises:
             ConfigError: the folder holds another run.
         """
-        values = asdict(self) | {"out": "", "cache": "", "data_folder": "", "command": self.command}
-        values = json.loads(json.dumps(values))
         file = self.out / PAPER
-        if file.exists():
-            there = read_paper(file)
-            for name, value in values.items():
-                if name not in ("command", "sources") and there.get(name) != value:
-                    raise ConfigError(
-                        f"{file} is of a run with {name} {there.get(name)!r}, this one has {value!r}: give another "
-                        "folder to --out, or the same flags to continue that run"
-                    )
-            values["sources"] = sorted({*there["sources"], *self.sources})
-        write_whole(file, json.dumps(values, indent=2) + "\n", makes_folder=True)
+        if not file.exists():
+            return self
+        there = read_paper(file)
+        earlier = set(there["sources"])
+        kept: dict[str, Any] = {}
+        for name, value in self.written().items():
+            uses = USED_BY.get(name, tuple(SOURCES))
+            if earlier.intersection(uses) and not set(self.sources).intersection(uses):
+                kept[name] = there.get(name)  # this command has nothing to say about it
+            elif earlier.intersection(uses) and there.get(name) != value:
+                raise ConfigError(
+                    f"{file} is of a run with {name} {there.get(name)!r}, this one has {value!r}: give another "
+                    "folder to --out, or the same flags to continue that run"
+                )
+        return replace(self, **kept, sources=tuple(name for name in SOURCES if name in {*earlier, *self.sources}))
+
+    def keep(self) -> None:
+        """Write down what this run is."""
+        values = {**self.written(), "sources": self.sources, "command": self.command}
+        write_whole(self.out / PAPER, json.dumps(values, indent=2) + "\n", makes_folder=True)
+
+    def written(self) -> dict[str, Any]:
+        """What makes this run another one than a run with other values."""
+        values = asdict(self)
+        for name in ("sources", "command", "out", "cache", "data_folder"):
+            del values[name]
+        written: dict[str, Any] = json.loads(json.dumps(values))
+        return written
 
 
 def read_paper(file: Path) -> dict[str, Any]:
@@ -202,7 +222,7 @@ def project(
     best = max((plan for plan in plans if plan.kind == "parallel"), key=speed_of)
     for plan in sorted(plans, key=order_of):
         words = shape_of(plan) + (CHOSEN if plan is best else "")
-        lines.append(line_of(name, plan, words, pair, plain))
+        lines.append(replace(line_of(name, plan, words, pair, plain), is_planned=True))
     write_whole(file, json.dumps([asdict(line) for line in lines], indent=1) + "\n")
     return lines
 

@@ -3,7 +3,7 @@
 import csv
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +20,8 @@ from forerun_lab.papers.play import SEARCH
 
 FOLDER: Final = Path(__file__).parent
 LATE: Final = 1.1  # passes that last longer than their pace by this factor did not keep up
+BY_SET: Final = "Tokens per round by data set"
+BY_SPLIT: Final = "tokens/s by GPUs of target + draft, projected"
 TITLES: Final = ("contestant", "what it is", "tokens/s", f"{TIMES} plain", "tok/round", "figure", "the paper")
 
 
@@ -30,6 +32,7 @@ class Section:
     Args:
         summary: of its run; None if nothing ran.
         texts: what else is to be said.
+        tables: further tables by title; the first line of each has the heads of its columns.
         pictures: SVG by file name, in the page's colours, with the colours of its legend.
     """
 
@@ -38,6 +41,7 @@ class Section:
     lines: tuple[Line, ...]
     summary: Summary | None = None
     texts: tuple[str, ...] = ()
+    tables: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
     pictures: Mapping[str, tuple[str, Mapping[str, str]]]
 
 
@@ -55,7 +59,6 @@ def write(folder: Path, title: str, about: str, sections: Sequence[Section], not
             sources=sources_of(lines),
             titles=TITLES,
             cells=cells,
-            rounds=rounds_by_set,
             notes=notes,
             facts=facts(sections),
         )
@@ -102,6 +105,7 @@ def section_of(folder: Path, contest: Contest) -> Section | None:
         lines=lines,
         summary=summary,
         texts=tuple(texts),
+        tables={BY_SET: rounds} if (rounds := rounds_by_set(lines)) else {},
         pictures=pictures_of(replace(summary, rows=tuple(rows))),
     )
 
@@ -193,6 +197,21 @@ def splits_section(lines: Sequence[Line], title: str, texts: Sequence[str]) -> S
     )
 
 
+def splits_by_pair(pairs: Mapping[str, Sequence[Line]]) -> list[list[str]]:
+    """The planner's best speed of every split, a line for each pair of models; the first line has the heads."""
+    found: list[list[str]] = []
+    for pair, lines in pairs.items():
+        planned = [line for line in lines if line.is_planned]
+        parallel = {line.contestant.split()[1]: line.tokens_per_s for line in planned if "+" in line.contestant}
+        in_turn = max(line.tokens_per_s or 0.0 for line in planned if line.contestant.startswith("serial"))
+        best = max(parallel, key=lambda split: parallel[split] or 0.0)
+        papers = next(line for line in lines if line.published_tokens_per_s and "+" in line.contestant)
+        published = f"{papers.contestant.split()[1]}: {papers.published_tokens_per_s:.0f}"
+        found = found or [["pair", "in turn", *parallel, "the planner's choice", "the paper"]]
+        found.append([pair, speed(in_turn), *map(speed, parallel.values()), best, published])
+    return found
+
+
 def bar_of(line: Line) -> tuple[str, float, float, float]:
     """The name of a projection, its tokens/s, and the ends of its interval, or the value itself."""
     value = line.tokens_per_s or 0.0
@@ -254,16 +273,16 @@ def cells(line: Line) -> list[str]:
     return [line.contestant, line.words, shown, ratio, number(line.tokens_per_round), line.source, told]
 
 
-def rounds_by_set(section: Section) -> list[list[str]]:
+def rounds_by_set(lines: Sequence[Line]) -> list[list[str]]:
     """Tokens per round by data set, ours and the paper's lengths; the first line has the titles. Empty for one set."""
-    sets = list(dict.fromkeys(line.dataset for line in section.lines if line.dataset))
+    sets = list(dict.fromkeys(line.dataset for line in lines if line.dataset))
     if len(sets) < 2:
         return []
     found = [["contestant", *sets]]
-    for name in dict.fromkeys(line.contestant for line in section.lines):
-        lines = {line.dataset: line for line in section.lines if line.contestant == name}
-        found.append([name, *(number(lines[each].tokens_per_round) if each in lines else UNKNOWN for each in sets)])
-        papers = [lines[each].published_tokens_per_round if each in lines else None for each in sets]
+    for name in dict.fromkeys(line.contestant for line in lines):
+        own = {line.dataset: line for line in lines if line.contestant == name}
+        found.append([name, *(number(own[each].tokens_per_round) if each in own else UNKNOWN for each in sets)])
+        papers = [own[each].published_tokens_per_round if each in own else None for each in sets]
         if any(value is not None for value in papers):
             found.append([f"{name}, the paper's length", *map(number, papers)])
     return found
@@ -284,10 +303,9 @@ def in_markdown(title: str, about: str, sections: Sequence[Section], notes: Sequ
         if section.lines:
             rows = [[escape(cell) for cell in cells(line)] for line in section.lines if not line.dataset]
             parts.append(markdown.table(list(TITLES), rows, num_labels=2))
-        by_set = rounds_by_set(section)
-        if by_set:
-            parts.append("Tokens per round by data set:")
-            parts.append(markdown.table(by_set[0], [[escape(cell) for cell in row] for row in by_set[1:]]))
+        for name, (heads, *lines) in section.tables.items():
+            parts.append(f"{name}:")
+            parts.append(markdown.table(list(heads), [[escape(cell) for cell in row] for row in lines]))
     found = sources_of([line for section in sections for line in section.lines])
     parts += [f"*{source}*: {words}." for source, words in found.items()]
     parts += [escape(note) for note in notes]

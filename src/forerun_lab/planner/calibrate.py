@@ -26,7 +26,7 @@ from forerun.engine.engine import Engine
 from forerun.engine.model_loading import Checkpoint
 from forerun.engine.shared_model import load_shared
 from forerun.engine.threads_and_cores import allowed_threads
-from forerun.model.measure import measure_pace
+from forerun.model.pass_times import measure_pace
 from forerun.model.runner import Runner
 from forerun.sharding.followers import SharedRole
 from forerun.speculation.referee.budget import DraftCosts, RowBudget
@@ -199,7 +199,7 @@ def runner_of(config: EngineConfig, role: SharedRole) -> Iterator[Runner]:
         runner = load_shared(
             checkpoint,
             config,
-            checkpoint.choose_backend(config, config.exactness),
+            checkpoint.choose_backend(config.exactness),
             role=role,
             exactness=config.exactness,
             capacity=CONTEXT + ROOM,
@@ -234,7 +234,7 @@ def measure_cores(
 
 def load(config: EngineConfig, checkpoint: Checkpoint) -> Runner:
     """Load a model with room for the context and all rows that are measured after it."""
-    return checkpoint.load(config, exactness=config.exactness, capacity=CONTEXT + ROOM, pace=None, on_progress=None)
+    return checkpoint.load(exactness=config.exactness, capacity=CONTEXT + ROOM, cache_bytes=config.cache_bytes)
 
 
 def context_of(runner: Runner) -> int:

@@ -11,9 +11,9 @@ from forerun.backends.cpu.backend import NATIVE
 from forerun.backends.cpu.binding import fault
 from forerun.backends.torch.backend import REFERENCE
 from forerun.core.model_spec import ModelSpec
-from forerun.model.block_types import BLOCKS, BlockType
-from forerun.model.blocks import dequantise_blocks
 from forerun.model.executor import ForwardInput
+from forerun.model.gguf_block_types import BLOCKS, BlockType
+from forerun.model.gguf_blocks import dequantise_blocks
 from forerun.model.runner import Runner
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import BlockWeight, DenseWeight, StackedWeight, Table, Weight

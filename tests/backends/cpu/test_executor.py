@@ -20,7 +20,7 @@ from forerun.core.model_spec import ModelSpec, WeightFormat
 from forerun.core.stop_flag import PassStopped, StopFlag, stopped_by
 from forerun.core.sublayers import all_sublayers
 from forerun.model.executor import ForwardInput
-from forerun.model.measure import stand_in, time_pass
+from forerun.model.pass_times import stand_in, time_pass
 from forerun.model.runner import Runner
 from forerun.model.tree_cache import TreeCache
 from forerun.speculation.tree import ancestry_matrix
@@ -162,7 +162,7 @@ NO_MEMORY = """
 import resource
 import torch
 from forerun.core.errors import ContextOverflowError
-from forerun.model.measure import stand_in, time_pass
+from forerun.model.pass_times import stand_in, time_pass
 from tests.backends.cpu.test_executor import asked_bytes, long_runner
 
 torch.set_num_threads(1)

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from forerun.backends.cpu.layouts import EPILOGUES
-from forerun.model.block_types import BLOCKS, BlockType
-from forerun.model.blocks import dequantise_blocks
+from forerun.model.gguf_block_types import BLOCKS, BlockType
+from forerun.model.gguf_blocks import dequantise_blocks
 from forerun.model.quantise import dequantise, quantise
 from forerun.model.weights import BlockWeight, DenseWeight, Int4Weight, Int8Weight, Weight
 from tests.backends.cpu.ops import Product, linear_functions

@@ -13,7 +13,7 @@ from forerun.backends.cpu.binding import fault
 from forerun.backends.cpu.linear import PackedLinear
 from forerun.checkpoints.gguf.checkpoint import GgufCheckpoint
 from forerun.core.errors import CheckpointError
-from forerun.model.block_types import BLOCKS
+from forerun.model.gguf_block_types import BLOCKS
 from forerun.model.weights import BlockWeight, StackedWeight, Weight
 from forerun.sharding.plan import plan_shards
 from forerun.sharding.weights import ShardedWeights

@@ -17,8 +17,8 @@ from torch import Tensor
 import forerun
 from forerun.backends.cpu.backend import EIGHT_BIT_INPUTS, NATIVE
 from forerun.backends.cpu.binding import fault, library
-from forerun.model.block_types import BLOCKS
 from forerun.model.executor import ForwardInput
+from forerun.model.gguf_block_types import BLOCKS
 from forerun.model.runner import Runner
 from tests.backends.cpu.conftest import TIERS
 from tests.backends.cpu.test_block_weights import BlockSource, spec_of

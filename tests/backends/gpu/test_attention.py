@@ -6,7 +6,7 @@ import pytest
 import torch
 from triton.runtime import interpreter
 
-from forerun.backends.gpu import language
+from forerun.backends.gpu import kernel_parts
 from tests.backends.gpu.texts import Texts, assert_close, require_same_everywhere
 from tests.backends.torch.ops import random_parents
 from tests.marks import in_turn, rest_slow
@@ -145,8 +145,8 @@ def test_reading_before_the_kernel_before_has_ended_changes_nothing(
 ) -> None:
     texts = Texts.of_tree([-1, *range(40), 39, 39], num_rows=3, prefix_len=prefix_len)
     plain = texts.by_tree_attention()
-    monkeypatch.setattr(language, "gdc_wait", lambda: None)
-    monkeypatch.setattr(language, "gdc_launch_dependents", lambda: None)
+    monkeypatch.setattr(kernel_parts, "gdc_wait", lambda: None)
+    monkeypatch.setattr(kernel_parts, "gdc_launch_dependents", lambda: None)
     assert texts.by_tree_attention(is_settled=True).equal(plain)
 
 

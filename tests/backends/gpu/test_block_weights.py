@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from forerun.backends.gpu.passes.packed_linear import multipliable
-from forerun.model.block_types import BLOCKS, BlockType
+from forerun.model.gguf_block_types import BLOCKS, BlockType
 from forerun.model.quantise import dequantise
 from forerun.model.weights import BlockWeight, DenseWeight, Int4Weight, StackedWeight
 from tests.blocks import random_blocks

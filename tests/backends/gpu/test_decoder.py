@@ -8,8 +8,8 @@ from itertools import islice
 import pytest
 import torch
 
+from forerun.backends.device_rounds import RoundPlan
 from forerun.backends.gpu.backend import TRITON
-from forerun.backends.rounds import RoundPlan
 from forerun.backends.torch.backend import REFERENCE
 from forerun.core.config import SamplingParams
 from forerun.core.errors import NumericalError
@@ -28,9 +28,9 @@ from tests.tiny import Weights, decode_ids, random_weights, tiny_runner, tiny_sp
 pytest.importorskip("triton")
 
 from forerun.backends.gpu import rounds as device_rounds
-from forerun.backends.gpu.pipeline import Pipeline
 from forerun.backends.gpu.rounds import DeviceRounds
-from forerun.decoding.device import DeviceDecoder, device_decoders
+from forerun.backends.gpu.rounds_in_flight import Pipeline
+from forerun.decoding.device_loop import DeviceDecoder, device_decoders
 from tests.varied import Varied, draft_model
 
 CAPACITY = 160

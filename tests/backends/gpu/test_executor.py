@@ -25,7 +25,7 @@ pytest.importorskip("triton")
 
 from forerun.backends.gpu.backend import TRITON
 from forerun.backends.gpu.executor import DeviceExecutor, num_splits_for
-from forerun.backends.gpu.language import IS_EMULATED
+from forerun.backends.gpu.kernel_parts import IS_EMULATED
 from forerun.backends.torch.backend import REFERENCE
 from forerun.model.tree_cache import TreeCache
 

@@ -35,7 +35,7 @@ pytest.importorskip("triton")
 
 from forerun.backends.gpu.eagle_on_device import EagleOnDevice
 from forerun.backends.gpu.tree.device_tree import COMMITTED, DeviceTree
-from forerun.decoding.device import DeviceDecoder, device_decoders
+from forerun.decoding.device_loop import DeviceDecoder, device_decoders
 from tests.backends.gpu.test_decoder import CAPACITY, FILTERED, GREEDY, PENALISED, SAMPLED, runner_of, spec_of
 
 VOCAB = 8  # so few tokens that many guesses of a random head are right

@@ -9,7 +9,7 @@ from forerun.backends.gpu.tree import prompt_lookup
 from forerun.backends.gpu.tree.device_tree import DeviceTree
 from forerun.backends.gpu.tree.prompt_lookup import add_lookup_chain, chain_costs
 from forerun.core.drafter_config import MAX_MATCH, MIN_MATCH
-from forerun.drafting.lookup_chain import MATCHES, Continuation, LookupChain, LookupRecord, PromptIndex
+from forerun.drafting.prompt_lookup import MATCHES, Continuation, LookupChain, LookupRecord, PromptIndex
 from forerun.speculation.tree import TokenTree
 
 WIDTH = 9

@@ -17,7 +17,7 @@ from forerun.backends.gpu.tree.prompt_lookup import add_lookup_chain, chain_cost
 from forerun.backends.gpu.tree.verify_rows import fill_verify_rows
 from forerun.backends.gpu.tree.walk import walk as walk_on_device
 from forerun.core.drafter_config import MIN_MATCH
-from forerun.drafting.lookup_chain import MATCHES, PromptIndex
+from forerun.drafting.prompt_lookup import MATCHES, PromptIndex
 from forerun.speculation.growth import BestFirstGrowth
 from forerun.speculation.tree import TokenTree
 from forerun.speculation.walk import walk

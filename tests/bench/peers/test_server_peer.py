@@ -214,6 +214,8 @@ def test_a_server_is_started_with_our_model_threads_length_and_dtype() -> None:
     assert "--threads 3 --threads-batch 3" in flags
     assert "--ctx-size 64 --gpu-layers 0" in flags
     assert "--cache-type-k bf16 --cache-type-v bf16" in flags
+    assert command("llama_server", mode="default").endswith(" --spec-default")
+    assert command("ik_llama_server", mode="suffix", commands={"ik_llama_server": "x"}).endswith(" --spec-type suffix")
     assert "vllm serve target --host 127.0.0.1 --port '{port}' --dtype bfloat16 --max-model-len 64" in command("vllm")
     assert "--dtype bfloat16 --context-length 64" in command("sglang")
 

@@ -8,7 +8,7 @@ import gguf
 import numpy as np
 import torch
 
-from forerun.model.block_types import BLOCKS
+from forerun.model.gguf_block_types import BLOCKS
 from tests.blocks import random_blocks
 
 HIDDEN = 256

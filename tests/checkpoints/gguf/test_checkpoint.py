@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from forerun.checkpoints.gguf.checkpoint import GgufCheckpoint
-from forerun.cli.sheet import ELEMENT_BYTES, read_sheet
+from forerun.cli.model_sheet import ELEMENT_BYTES, read_sheet
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.errors import CheckpointError
 from forerun.engine.model_loading import Checkpoint

@@ -9,9 +9,9 @@ import pytest
 from forerun.checkpoints.gguf.checkpoint import read_stop_ids
 from forerun.checkpoints.gguf.config import read_model_spec
 from forerun.checkpoints.gguf.header import GgufFile
-from forerun.checkpoints.gguf.match import match_tensors
 from forerun.checkpoints.gguf.names import gguf_plan
 from forerun.checkpoints.gguf.tokenizer import read_tokenizer
+from forerun.checkpoints.gguf.weights import match_tensors
 from forerun.checkpoints.safetensors.header import StoredTensor
 from forerun.core.errors import CheckpointError
 from forerun.core.model_spec import ModelSpec, RopeSpec

@@ -47,7 +47,7 @@ def read_all(folder: Path) -> str:
         config = config_of(folder, num_ranks)
         checkpoint = Checkpoint.open(source, config)
         for plan in shard_plans(checkpoint, num_ranks):
-            weights = rank_weights(checkpoint, config, plan)
+            weights = rank_weights(checkpoint, plan)
             weights.table()
             for layer in range(checkpoint.spec.num_layers):
                 for name in ("qkv", "attention_out", "gate_up", "mlp_out"):

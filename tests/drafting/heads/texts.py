@@ -5,15 +5,16 @@ from typing import cast
 
 from forerun.core.config import SamplingParams
 from forerun.core.grammar import Grammar
-from forerun.decoding.decoder import Request, Round, prefill
+from forerun.decoding.decoder import Request, Round
 from forerun.decoding.drafters import Drafters
 from forerun.decoding.host_loop import decode
+from forerun.decoding.prefill import prefill
 from forerun.decoding.verifier import Verifier
 from forerun.drafting.drafter import Drafter
 from forerun.model.runner import Runner
 from forerun.sampling.noise import KeyedNoise
 from forerun.text.constraint import Constraint
-from forerun.text.grammar import GrammarCompiler
+from forerun.text.grammar_compiler import GrammarCompiler
 from forerun.text.tokenizer import Tokenizer
 from tests.tiny import drafters_of
 

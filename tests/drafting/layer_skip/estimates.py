@@ -4,7 +4,7 @@ import math
 from typing import NamedTuple
 
 from forerun.core.sublayers import SkipSet
-from forerun.drafting.layer_skip.penalties import PenaltyModel, sigmoid
+from forerun.drafting.layer_skip.skip_penalties import PenaltyModel, sigmoid
 
 
 class Estimate(NamedTuple):

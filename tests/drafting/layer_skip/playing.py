@@ -25,7 +25,7 @@ from forerun.drafting.layer_skip.speed_model import SkipCosts
 from forerun.model.backend import ModelBackend
 from forerun.model.executor import ForwardInput, ForwardOutput
 from forerun.model.runner import Runner
-from forerun.model.shared_cache import SharedCacheRunner
+from forerun.model.self_drafting import SharedCacheRunner
 from forerun.sampling.noise import KeyedNoise
 from tests.drafting.layer_skip.skip_costs import adapted, flat_pace, made_up_costs
 from tests.tiny import CAPACITY, Weights, plain_spec, random_weights, tiny_runner

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from forerun.core.pace import Pace
 from forerun.core.sublayers import ATTENTION, MLP, SkipSet, Sublayer, skippable
-from forerun.drafting.layer_skip.gated import GatedStrategy
+from forerun.drafting.layer_skip.gated_strategy import GatedStrategy
 from forerun.drafting.layer_skip.speed_model import SkipCosts, SpeedModel
 
 CONTEXT: Final = 100

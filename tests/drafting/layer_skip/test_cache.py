@@ -17,7 +17,7 @@ from forerun.core.config import SamplingParams
 from forerun.decoding.drafters import Drafters
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
-from forerun.drafting.layer_skip.gated import GatedStrategy
+from forerun.drafting.layer_skip.gated_strategy import GatedStrategy
 from forerun.model.backend import ModelBackend
 from forerun.model.runner import Runner
 from tests.drafting.layer_skip.playing import (

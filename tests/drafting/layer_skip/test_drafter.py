@@ -9,7 +9,7 @@ from forerun.core.drafter_config import paper_layer_skip
 from forerun.core.sublayers import SkipSet
 from forerun.decoding.decoder import Round
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
-from forerun.drafting.layer_skip.gated import GatedStrategy
+from forerun.drafting.layer_skip.gated_strategy import GatedStrategy
 from forerun.model.runner import Runner
 from tests.drafting.layer_skip.playing import (
     GREEDY,

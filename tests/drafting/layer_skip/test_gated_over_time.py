@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from forerun.core.sublayers import ATTENTION, MLP, skippable
-from forerun.drafting.layer_skip.gated import STABLE, GatedStrategy
+from forerun.drafting.layer_skip.gated_strategy import STABLE, GatedStrategy
 from forerun.drafting.layer_skip.set_files import NamedSet
 from tests.drafting.layer_skip.skip_emulator import CONTEXT, NUM_LAYERS, Emulator, cnn_dm, score, speed_model
 

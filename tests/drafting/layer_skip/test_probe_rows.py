@@ -12,7 +12,7 @@ from forerun.backends.torch.backend import REFERENCE
 from forerun.core.config import SamplingParams
 from forerun.core.sublayers import SkipSet, skippable
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter
-from forerun.drafting.layer_skip.gated import GatedStrategy
+from forerun.drafting.layer_skip.gated_strategy import GatedStrategy
 from forerun.drafting.layer_skip.probe_rows import ProbeLayout, ProbeRows
 from forerun.drafting.layer_skip.search import CHAIN
 from forerun.model.backend import ModelBackend

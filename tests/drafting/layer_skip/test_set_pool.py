@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from forerun.core.sublayers import SkipSet
-from forerun.drafting.layer_skip.penalties import PenaltyModel
 from forerun.drafting.layer_skip.set_files import NamedSet
 from forerun.drafting.layer_skip.set_pool import POOL_SIZE, SetPool
+from forerun.drafting.layer_skip.skip_penalties import PenaltyModel
 from tests.drafting.layer_skip.estimates import estimate
 from tests.drafting.layer_skip.skip_emulator import NUM_LAYERS, random_set, speed_model
 

@@ -8,7 +8,7 @@ import pytest
 
 from forerun.core.pace import Pace
 from forerun.core.sublayers import ATTENTION, NOTHING, SkipSet, skippable
-from forerun.drafting.layer_skip.penalties import sigmoid
+from forerun.drafting.layer_skip.skip_penalties import sigmoid
 from forerun.drafting.layer_skip.speed_model import LEAST_PENALTY, SkipCosts, SpeedModel
 
 STEEP = Pace(steps=tuple((rows, 0.010 + 0.001 * rows) for rows in range(1, 17)))

@@ -9,12 +9,12 @@ from jsonschema import Draft202012Validator
 from pydantic import ValidationError
 
 from forerun.server.protocols import described
+from forerun.server.protocols.anthropic_messages import MessagesRequest
+from forerun.server.protocols.anthropic_messages import read as read_messages
 from forerun.server.protocols.conversation import ChatMessage, message_body
-from forerun.server.protocols.earlier_items import ItemReader, offered_tools
 from forerun.server.protocols.errors import ApiError
-from forerun.server.protocols.messages import MessagesRequest
-from forerun.server.protocols.messages import read as read_messages
-from forerun.server.protocols.shapes import format_grammar
+from forerun.server.protocols.response_format import format_grammar
+from forerun.server.protocols.responses_history import ItemReader, offered_tools
 from forerun.server.protocols.tools import NAME_PATTERN, function_tools, read_choice
 
 NAMES: list[Any] = ["f", "a b", "größe", "x" * 256, "", " f", "f ", "a\nb", "<f>", "x" * 257, 5, None, {}]

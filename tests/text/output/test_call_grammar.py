@@ -10,8 +10,8 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from forerun.core.grammar import Grammar
 from forerun.text.chat_template import ChatTemplate
-from forerun.text.constraint import Constraint
-from forerun.text.grammar import GrammarCompiler
+from forerun.text.grammar_compiler import GrammarCompiler
+from forerun.text.grammar_masks import GrammarConstraint
 from forerun.text.output.call_grammar import HARMONY_THOUGHT, call_grammar
 from forerun.text.output.events import CallArguments, CallEnded, CallStarted, Content, OutputEvent
 from forerun.text.output.parser import OutputParser
@@ -118,7 +118,7 @@ class Writer:
             written += ids
         raise AssertionError(f"no end: {self.tokenizer.decode(written)}")
 
-    def piece(self, constraint: Constraint, rng: random.Random, hurry: float) -> list[int]:
+    def piece(self, constraint: GrammarConstraint, rng: random.Random, hurry: float) -> list[int]:
         """The next tokens."""
         rows = constraint.masks([0], [-1])
         if rows is None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from forerun.backends.cpu.layouts import NativeOp, Pass, Shape
 
-VERSION: Final = 19  # of the library's functions and structs, as cpp/dispatch.cpp states it
+VERSION: Final = 20  # of the library's functions and structs, as cpp/dispatch.cpp states it
 SUFFIXES: Final = (".so", ".dylib", ".dll")
 FOLDER: Final = Path(__file__).parent
 ROWS: Final = (c_void_p, c_int64, c_int, c_int, c_float, c_void_p)  # scores, stride, rows, columns, temperature, keys

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 
+from forerun.core.mixers import GatedDeltaNet, Mixer
 from forerun.core.model_spec import ModelSpec
 
 
 class BufferWidths:
     """Floats per row of every buffer by its name; `widths` are in the order of the library's numbers.
 
-    A layer with other heads or another MLP has its own buffers, so that the rows of each buffer are contiguous.
+    A layer with other heads, another MLP or a mixer has its own buffers, so that rows of a buffer are contiguous.
     """
 
     def __init__(self, spec: ModelSpec, num_logits: int) -> None:
@@ -17,7 +18,8 @@ class BufferWidths:
         self.widths = {
             "x": spec.hidden_size,
             "h": spec.hidden_size,
-            **widths_of_layer(spec, has_keys=True),
+            **widths_of_layer(spec, spec.mixer, has_keys=True),
+            "shared_gate": 1,
             "partial": spec.hidden_size,
             "branch": spec.hidden_size,
             "layer_projection": inputs,
@@ -38,16 +40,20 @@ class BufferWidths:
         return buffer if width is None or width == self.widths[buffer] else f"{buffer} of {width}"
 
     def _of_layer(self, layer: int) -> Mapping[str, int]:
-        return widths_of_layer(self._spec.of_layer(layer), has_keys=not self._spec.borrows(layer))
+        spec = self._spec
+        return widths_of_layer(spec.of_layer(layer), spec.mixer_of(layer), has_keys=not spec.borrows(layer))
 
 
-def widths_of_layer(one: ModelSpec, *, has_keys: bool) -> Mapping[str, int]:
-    """The buffers whose width depends on a layer's heads and its MLP, and their widths."""
-    inner = 0 if one.num_experts else one.intermediate_size
+def widths_of_layer(one: ModelSpec, mixer: Mixer | None, *, has_keys: bool) -> Mapping[str, int]:
+    """The buffers whose width depends on a layer's heads, its mixer and its MLP, and their widths."""
+    inner = one.shared_size if one.num_experts else one.intermediate_size
     return {
+        "mixer_in": 0 if mixer is None else mixer.in_size,
+        "convolved": mixer.num_channels if isinstance(mixer, GatedDeltaNet) else 0,
+        "output_gate": one.q_size * one.gates_attention,
         "qkv": one.q_size + 2 * one.kv_size * has_keys,
         "q": one.q_size,
-        "mixed": one.q_size,
+        "mixed": one.q_size if mixer is None else mixer.out_size,
         "gate_up": 2 * inner,
         "gated": inner,
     }

@@ -18,16 +18,17 @@ from torch import Tensor
 
 from forerun.backends.backend import DraftLayers
 from forerun.backends.cpu.binding import library
-from forerun.backends.cpu.crew import Crew
 from forerun.backends.cpu.draft_linear import DraftLinear
 from forerun.backends.cpu.host_group import HostGroup
 from forerun.backends.cpu.layouts import FORMATS, Buffer, NativeOp, Pass
 from forerun.backends.cpu.lowering import Lowering
+from forerun.backends.cpu.num_threads import ThreadChooser
 from forerun.core.errors import ContextOverflowError
 from forerun.core.stop_flag import stop_address
 from forerun.core.sublayers import Sublayer
 from forerun.core.threads import kernel_threads
 from forerun.model.executor import ForwardInput, ForwardOutput, ModelExecutor, Observer
+from forerun.model.tree_cache import TreeCache
 
 OUTPUT: Final = "logits"  # the buffer that gets new memory for each run
 # Multiplications in one call. A pass with more, such as a long prompt, runs op by op, so that Ctrl-C works in between.
@@ -44,8 +45,9 @@ class NativeExecutor(ModelExecutor):
         self._group = group
         self.fused = NativeProgram(lowering, fuse=True)
         self._stepwise: NativeProgram | None = None
-        self._crew = Crew()
-        self._pass = PassBuffers(lowering.sublayers, can_stop=group is None)  # other ranks wait for all of its sums
+        self._chooser = ThreadChooser()
+        can_stop = group is None  # other ranks wait for all of its sums
+        self._pass = PassBuffers(lowering.sublayers, lowering.cache, can_stop=can_stop)
 
     def run(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
         """Run the program; logits and features are float32.
@@ -68,15 +70,15 @@ class NativeExecutor(ModelExecutor):
         return output
 
     def _run_fused(self, one_pass: Pass, logits: Tensor) -> None:
-        """Run the pass with the number of threads that `Crew` chooses."""
-        num_threads = self._crew.threads(kernel_threads())
+        """Run the pass with the number of threads that `ThreadChooser` chooses."""
+        num_threads = self._chooser.threads(kernel_threads())
         num_rows = one_pass.num_rows
         stops = library().forerun_num_stops()
         began = perf_counter()
         self.fused.run(one_pass, logits, num_threads=num_threads)
         if num_rows <= MOST_TIMED_ROWS:
             elapsed_s = perf_counter() - began
-            self._crew.told(num_rows, elapsed_s, is_stopped=library().forerun_num_stops() != stops)
+            self._chooser.told(num_rows, elapsed_s, is_stopped=library().forerun_num_stops() != stops)
 
     def embed(self, token_ids: Tensor) -> Tensor:
         return self.lowering.embed(token_ids)
@@ -225,10 +227,12 @@ class PassBuffers:
     An interrupt at any point leaves this in a state from which the next pass is filled in correctly.
 
     Args:
+        cache: holds the text that passes read.
         can_stop: the flag of the thread that runs a pass ends it, see `stopped_by`.
     """
 
-    def __init__(self, sublayers: dict[Sublayer, int], *, can_stop: bool) -> None:
+    def __init__(self, sublayers: dict[Sublayer, int], cache: TreeCache, *, can_stop: bool) -> None:
+        self._cache = cache
         self._sublayers = sublayers
         self._can_stop = can_stop
         self._skipped = np.zeros(max(1, len(sublayers)), np.uint8)
@@ -252,6 +256,7 @@ class PassBuffers:
         one_pass.first_slot = inputs.first_slot
         one_pass.prefix_len = inputs.prefix_len
         one_pass.num_logit_rows = inputs.num_logit_rows
+        one_pass.num_committed = self._cache.committed_len
         one_pass.ancestry = None if inputs.ancestry is None else self._copy_ancestry(inputs.ancestry)
         one_pass.row_skips = None if inputs.row_skips is None else self._gate(inputs.row_skips)
         one_pass.taps = None if features is None else self._tap(inputs.taps, features)

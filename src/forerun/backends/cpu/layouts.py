@@ -3,7 +3,7 @@
 from ctypes import Structure, c_float, c_int32, c_int64, c_void_p
 from typing import Any, Final
 
-from forerun.model.block_types import BLOCKS
+from forerun.model.gguf_block_types import BLOCKS
 
 PLAIN_FORMATS: Final = ("float32", "bfloat16", "int8", "int4", "int8_wide")
 FORMATS: Final = {name: number for number, name in enumerate((*PLAIN_FORMATS, *BLOCKS))}
@@ -12,7 +12,8 @@ GATES: Final = ("silu_mul", "gelu_mul")
 OP_KINDS: Final = {
     "embed": 0, "norm": 1, "linear": 2, "rope_append": 3, "tree_attention": 4, "silu_mul": 5, "tap": 6,
     "add_partials": 7, "norm_add": 8, "norm_qk": 9, "gelu_mul": 10, "sum_partials": 7,
-    "experts": 11, "scale": 12, "layer_inputs": 13, "gate_input": 14,
+    "experts": 11, "scale": 12, "layer_inputs": 13, "gate_input": 14, "add": 15, "sigmoid_mul": 16, "convolve": 17,
+    "gated_convolution": 17, "delta_net": 18,
 }  # fmt: skip
 
 
@@ -61,6 +62,16 @@ class NativeExperts(Structure):
     )
 
 
+class NativeMixer(Structure):
+    """What a layer has in place of attention."""
+
+    _fields_ = (
+        *numbers("num_channels", "kernel_size", "num_slots", "num_states"),
+        *numbers("num_key_heads", "num_value_heads", "key_dim", "value_dim", "has_tiled_keys", "stride", "lag"),
+        *pointers("taps", "bias", "rates", "decay_bias", "scale", "inputs", "rows", "states", "held"),
+    )
+
+
 class NativeOp(Structure):
     """One op of a program. Buffers are given by number, -1 for none."""
 
@@ -70,7 +81,7 @@ class NativeOp(Structure):
         ("factor", c_float),
         ("heads", Heads),
         ("linear", NativeLinear),
-        *pointers("norm", "q_norm", "k_norm", "cos_sin", "query_scales", "sinks", "experts"),
+        *pointers("norm", "q_norm", "k_norm", "cos_sin", "query_scales", "sinks", "experts", "mixer"),
     )
 
 
@@ -107,7 +118,7 @@ class Pass(Structure):
     """One forward pass."""
 
     _fields_ = (
-        *numbers("num_rows", "first_slot", "prefix_len", "num_logit_rows"),
+        *numbers("num_rows", "first_slot", "prefix_len", "num_logit_rows", "num_committed"),
         *pointers("token_ids", "positions", "ancestry", "skipped", "row_skips", "taps", "features"),
         ("num_taps", c_int32),
         ("stop", c_void_p),

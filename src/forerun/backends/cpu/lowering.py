@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from forerun.backends.backend import KeptWeights
-from forerun.backends.bind import bind_weights
+from forerun.backends.bind import ConvolutionWeights, NetWeights, bind_weights
 from forerun.backends.cpu.binding import library
 from forerun.backends.cpu.buffers import BufferWidths
 from forerun.backends.cpu.cores import last_cache_bytes
@@ -21,20 +21,24 @@ from forerun.backends.cpu.layouts import (
     Heads,
     NativeExperts,
     NativeLinear,
+    NativeMixer,
     NativeOp,
     NativeTable,
     Shape,
 )
 from forerun.backends.cpu.linear import PackedLinear
 from forerun.backends.cpu.packed_file import open_packed
+from forerun.core.mixers import GatedDeltaNet, Mixer
 from forerun.core.model_spec import Gate, ModelSpec
 from forerun.core.sublayers import all_sublayers
+from forerun.model.mixer_rows import MixerRows
 from forerun.model.program import Op
 from forerun.model.quantise import as_plain
 from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import BlockWeight, DenseWeight, StackedWeight, Weight, WeightSource
 
 MOST_OF_CACHE: Final = 0.75  # weights up to this share of the last-level cache are assumed to stay in it
+MOST_TAPS: Final = 16  # of a convolution, as in cpp/kernels.h
 NOT_RUN: Final = ("mask", "select_rows")  # no native ops; `Pass` has their information
 
 
@@ -97,10 +101,19 @@ class Lowering:
             self._file.finish()
         self._set_input_bits_and_streams(input_bits)
         self.shape = self._describe_model()
+        self._mixers = {
+            layer: NativeMixerLayer(
+                spec.mixer, cache.mixer_rows, layer, bound.convolutions[part + "convolution"],
+                bound.nets.get(part + "delta_net"),
+            )
+            for layer, part in ((layer, f"layers.{layer}.") for layer in spec.mixer_layers)
+            if part + "convolution" in bound.convolutions and spec.mixer is not None and cache.mixer_rows is not None
+        }  # fmt: skip
         self._expert_arrays = {name: ExpertArrays(pairs) for name, pairs in self.experts.items()}
         self.holds = (
             self.experts,
             self._expert_arrays,
+            self._mixers,
             self._sinks,
             self.linears,
             self._norms,
@@ -137,11 +150,9 @@ class Lowering:
         """The library's ops; unfused there is one for each of `ops`."""
         numbers = {name: number for number, name in enumerate(self.buffers.widths)}
         lowered: list[NativeOp] = []
-        previous: Op | None = None
-        for op in self.ops:
+        for number, op in enumerate(self.ops):
             native = self._lower(op, numbers)
-            follows_norm = previous is not None and previous.kind == "norm" and previous.writes not in previous.reads
-            if fuse and follows_norm and op.writes != "router":  # experts read its norm, too
+            if fuse and number and is_normed_for_next(self.ops[number - 1 :]):
                 native.norm = lowered[-1].norm
                 native.reads = lowered[-1].reads
                 lowered[-1] = native
@@ -150,20 +161,20 @@ class Lowering:
                 lowered[-1].writes = native.writes
             else:
                 lowered.append(native)
-            previous = op
         return lowered
 
     def _lower(self, op: Op, numbers: dict[str, int]) -> NativeOp:
-        is_sum = op.kind in ("linear_add", "add_partials", "norm_add", "experts")
+        is_sum = op.kind in ("linear_add", "add_partials", "norm_add", "add", "experts")
+        reads_two = is_sum or op.kind in ("gate_input", "sigmoid_mul", "delta_net")
         assert not is_sum or op.reads[-1] == op.writes, "rows that skip a sum keep what is there"
         reads, writes = (numbers.get(self.buffers.name(name, op.layer), -1) for name in (op.reads[0], op.writes))
         native = NativeOp(
             kind=OP_KINDS["linear" if op.kind == "linear_add" else op.kind],
             reads=reads,
             writes=writes,
-            residual=numbers[op.reads[-1]] if is_sum or op.kind == "gate_input" else -1,
+            residual=numbers[self.buffers.name(op.reads[-1], op.layer)] if reads_two else -1,
             sublayer=-1 if op.sublayer is None else self.sublayers[op.sublayer],
-            layer=self.spec.cached_layer(op.layer) if op.kind == "tree_attention" else op.layer,
+            layer=self._number_in_cache(op) if op.kind in ("rope_append", "tree_attention") else op.layer,
             after_select=int(op in self._selected),
             window=(op.kind == "tree_attention" and self.spec.window_of(op.layer)) or 0,
         )
@@ -175,6 +186,8 @@ class Lowering:
         elif op.kind == "experts":
             native.experts = self._expert_arrays[op.weights].describe(self.spec, numbers)
             native.epilogue = EPILOGUES[EXPERT_GATES[self.spec.gate]]
+        elif op.kind in ("convolve", "gated_convolution", "delta_net"):
+            native.mixer = addressof(self._mixers[op.layer].described)
         elif op.kind in ("norm", "norm_add", "layer_inputs"):
             native.norm = self._norms[op.weights].data_ptr()
         if op.kind == "layer_inputs":
@@ -185,6 +198,10 @@ class Lowering:
         if op.kind in ("norm_qk", "rope_append", "tree_attention"):
             self._describe_attention(op, native)
         return native
+
+    def _number_in_cache(self, op: Op) -> int:
+        """The number of the layer whose keys and values an op writes or reads, of those that have some."""
+        return self.spec.attention_layers.index(self.spec.cached_layer(op.layer))
 
     def _describe_attention(self, op: Op, native: NativeOp) -> None:
         """Set the heads, norms and tables of an op of attention."""
@@ -256,6 +273,16 @@ class Lowering:
             linear.descriptor.input_bits = input_bits
 
 
+def is_normed_for_next(ops: Sequence[Op]) -> bool:
+    """Whether the first op is a norm that only the next one reads."""
+    norm = ops[0]
+    if norm.kind != "norm" or norm.writes in norm.reads:
+        return False
+    end = next((number for number, op in enumerate(ops) if number and op.writes == norm.writes), len(ops))
+    readers = [number for number in range(1, end) if norm.writes in ops[number].reads]
+    return readers == [1]
+
+
 def describe_table(table: PackedLinear | Tensor | None) -> NativeTable:
     """A table in the library's format; None: there is none."""
     if isinstance(table, PackedLinear):
@@ -282,3 +309,46 @@ class ExpertArrays:
         own.num_chosen = spec.num_chosen_experts
         own.router, own.gated, own.products = (numbers[name] for name in ("router", "expert_gated", "expert_products"))
         return addressof(own)
+
+
+class NativeMixerLayer:
+    """The weights, rows and states of a layer with a mixer in the library's format, which it keeps alive.
+
+    Args:
+        net: of a gated delta net, else None.
+    """
+
+    def __init__(
+        self, mixer: Mixer, rows: MixerRows, layer: int, convolution: ConvolutionWeights, net: NetWeights | None
+    ) -> None:
+        self._taps = convolution.taps_CK.T.contiguous()
+        self._weights = convolution, net
+        inputs_SC, rows_SR = rows.layer(layer)
+        bias_C = convolution.bias_C
+        described = self.described = NativeMixer(
+            num_channels=mixer.num_channels,
+            kernel_size=mixer.kernel_size,
+            num_slots=rows.num_slots,
+            taps=self._taps.data_ptr(),
+            bias=None if bias_C is None else bias_C.data_ptr(),
+            inputs=inputs_SC.data_ptr(),
+            stride=mixer.stride,
+        )
+        assert mixer.kernel_size <= MOST_TAPS, f"convolutions over {mixer.kernel_size} rows, of at most {MOST_TAPS}"
+        if net is None:
+            return
+        assert isinstance(mixer, GatedDeltaNet)
+        states_NHKV, held_2 = rows.states(layer)
+        described.num_states = rows.num_states
+        described.num_key_heads = mixer.num_key_heads
+        described.num_value_heads = mixer.num_value_heads
+        described.key_dim = mixer.key_dim
+        described.value_dim = mixer.value_dim
+        described.has_tiled_keys = int(mixer.has_tiled_keys)
+        described.lag = mixer.lag
+        described.rates, described.decay_bias, described.scale = (
+            vector.data_ptr() for vector in (net.rates_H, net.bias_H, net.scale_V)
+        )
+        described.rows = rows_SR.data_ptr()
+        described.states = states_NHKV.data_ptr()
+        described.held = held_2.data_ptr()

@@ -7,12 +7,12 @@ from typing import Any
 from torch import Tensor
 
 from forerun.backends.backend import Backend
+from forerun.backends.device_rounds import RoundPipeline, RoundPlan
 from forerun.backends.gpu.executor import DeviceExecutor
 from forerun.backends.gpu.peer_group import PeerGroup
-from forerun.backends.gpu.pipeline import Pipeline
 from forerun.backends.gpu.rounds import DeviceRounds, can_play
+from forerun.backends.gpu.rounds_in_flight import Pipeline
 from forerun.backends.gpu.sampling.truncation import truncated
-from forerun.backends.rounds import RoundPipeline, RoundPlan
 from forerun.core.config import SamplingParams
 from forerun.core.model_spec import ModelSpec
 from forerun.model.executor import ModelExecutor

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import torch
 
-from forerun.backends.gpu.language import on_device
+from forerun.backends.gpu.kernel_parts import on_device
 
 MAX_GRAPHS = 512  # Graphs kept at a time; the least recently used is dropped first.
 

@@ -11,10 +11,10 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from forerun.backends.device_rounds import RoundPlan
 from forerun.backends.gpu.head_on_device import HeadOnDevice, HostHead
 from forerun.backends.gpu.shared_memory import SPLIT
 from forerun.backends.gpu.tree.device_tree import COMMITTED, DeviceTree
-from forerun.backends.rounds import RoundPlan
 from forerun.model.executor import ForwardOutput
 from forerun.model.runner import Runner
 

@@ -9,11 +9,11 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor, where
 
+from forerun.backends.device_rounds import RoundPlan
 from forerun.backends.gpu.head_on_device import HeadOnDevice, HostHead
 from forerun.backends.gpu.row_table import PREFIX_LEN
 from forerun.backends.gpu.shared_memory import SPLIT
 from forerun.backends.gpu.tree.device_tree import DeviceTree
-from forerun.backends.rounds import RoundPlan
 from forerun.model.executor import Executor, ForwardInput, Step
 from forerun.model.runner import PREFILL_ROWS, Runner
 

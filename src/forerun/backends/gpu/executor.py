@@ -21,7 +21,7 @@ from torch.nn import functional
 from forerun.backends.bind import bind_weights
 from forerun.backends.gpu.buffers import NARROW_ROWS, Buffers
 from forerun.backends.gpu.cuda_graphs import GraphPool
-from forerun.backends.gpu.language import on_device
+from forerun.backends.gpu.kernel_parts import on_device
 from forerun.backends.gpu.launches import LaunchList
 from forerun.backends.gpu.pass_shape import Launch, PassShape
 from forerun.backends.gpu.passes.add_partials import num_tiles_of

@@ -13,12 +13,12 @@ from typing import ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from forerun.backends.device_rounds import RoundPlan
 from forerun.backends.gpu.model_on_device import SideOnDevice, vocabulary_of
 from forerun.backends.gpu.row_table import RowTable
 from forerun.backends.gpu.sampling.score_shaping import SCORE_BLOCK
 from forerun.backends.gpu.sampling.tile_maxima import TileMaxima
 from forerun.backends.gpu.tree.device_tree import DeviceTree
-from forerun.backends.rounds import RoundPlan
 from forerun.core.model_spec import ModelSpec
 from forerun.core.shared_length import shared_length
 from forerun.model.runner import Runner

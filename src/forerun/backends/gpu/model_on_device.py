@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from forerun.backends.device_rounds import RoundPlan
 from forerun.backends.gpu.executor import DeviceExecutor
 from forerun.backends.gpu.pass_shape import PassShape
 from forerun.backends.gpu.row_table import RowTable
@@ -17,7 +18,6 @@ from forerun.backends.gpu.sampling.output_projection import OutputProjection
 from forerun.backends.gpu.sampling.score_shaping import ScoreRows
 from forerun.backends.gpu.sampling.stored_scores import write_scores
 from forerun.backends.gpu.sampling.tile_maxima import TileMaxima
-from forerun.backends.rounds import RoundPlan
 from forerun.core.sublayers import NOTHING
 from forerun.model.runner import Runner
 from forerun.model.vocabulary_map import VocabularyMap

@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from forerun.backends.gpu.language import IS_EMULATED, on_device
+from forerun.backends.gpu.kernel_parts import IS_EMULATED, on_device
 from forerun.backends.gpu.passes.exchange import MemoryShape, Peers, RankExchange, meet_all
 from forerun.backends.gpu.peer_memory import PeerMemory
 from forerun.core.errors import RankLostError

@@ -16,7 +16,7 @@ from uuid import uuid4
 import torch
 from torch import Tensor, distributed
 
-from forerun.backends.gpu.language import on_device
+from forerun.backends.gpu.kernel_parts import on_device
 
 NAME: Final = "forerun ranks"  # name of groups, and of the mapped files in emulation
 SYMMETRIC: Final = "CUDASymmetricMemory/"  # prefix of torch's keys

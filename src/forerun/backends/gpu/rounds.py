@@ -19,6 +19,7 @@ from typing import Final
 
 import torch
 
+from forerun.backends.device_rounds import RoundPlan
 from forerun.backends.gpu.buffers import NARROW_ROWS
 from forerun.backends.gpu.cuda_graphs import GraphPool
 from forerun.backends.gpu.dflash_on_device import DFlashOnDevice
@@ -39,7 +40,6 @@ from forerun.backends.gpu.tree.move_slots import move_slots
 from forerun.backends.gpu.tree.prompt_lookup import add_lookup_chain, chain_costs
 from forerun.backends.gpu.tree.verify_rows import fill_verify_rows
 from forerun.backends.gpu.tree.walk import walk
-from forerun.backends.rounds import RoundPlan
 from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import MAX_MATCH, MIN_MATCH
 from forerun.model.runner import Runner

@@ -34,8 +34,8 @@ def bind_mask(spec: ModelSpec, ops: TorchOps, cache: TreeCache) -> Step:
             (window, group): prepare_mask(replace(tree, window=window), group=group, like=like)
             for window, group in kinds
         }
-        if spec.mixer is not None:
-            frame.paths = paths_of(tree, spec.mixer, cache.committed_len, device=like.device)
+        if spec.mixer is not None and cache.mixer_rows is not None:
+            frame.paths = paths_of(tree, spec.mixer, cache.mixer_rows, cache.committed_len, device=like.device)
 
     return mask
 

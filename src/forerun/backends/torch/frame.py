@@ -15,8 +15,8 @@ class RowPath:
 
     Args:
         place: the number of tokens that are summed up in the state which the row reads.
-        slots: of the rows after the place and of those that a convolution reads, in the order of the text; the last is
-            the row's own.
+        slots: of the rings (`MixerRows`), with the rows after the place and those that a convolution reads, in the
+            order of the text; the last is the row's own.
         num_after: how many of them, from the last, lie after the place; the row itself is one of them.
     """
 
@@ -55,6 +55,7 @@ class Frame:
     rotations: dict[RopeSpec | None, tuple[Tensor, Tensor]]  # cosines and sines of the rows' positions
     router: Tensor
     row_skips: Tensor | None
+    shared_gate: Tensor
     token_ids: Tensor
     x: Tensor
 

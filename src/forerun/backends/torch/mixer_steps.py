@@ -20,8 +20,10 @@ from forerun.model.mixer_rows import MixerRows
 KEY_EPS = 1e-6  # of the norms of queries and keys, in transformers and in the kernels of its authors
 
 
-def paths_of(mask: TreeMask, mixer: Mixer, num_committed: int, *, device: torch.device) -> list[RowPath]:
-    """The path of every row of a pass behind so many committed tokens.
+def paths_of(
+    mask: TreeMask, mixer: Mixer, rows: MixerRows, num_committed: int, *, device: torch.device
+) -> list[RowPath]:
+    """The path of every row of a pass behind so many committed tokens, in the slots of the rings.
 
     The place of a row follows from its position, unless it is so deep in a draft's tree that this place is not in
     committed text; it then reads the last one that is. No row of a target's tree is so deep.
@@ -43,7 +45,7 @@ def paths_of(mask: TreeMask, mixer: Mixer, num_committed: int, *, device: torch.
         num_after = num_all - place
         num_read = max(num_after, min(num_all, mixer.kernel_size))
         text = torch.arange(max(0, min(num_text, num_all - num_read)), num_text, device=device)
-        slots = torch.cat((text, own))[-num_read:]
+        slots = torch.cat((text, own))[-num_read:] % rows.num_slots
         paths.append(RowPath(place=place, slots=slots, num_after=num_after))
     return paths
 
@@ -75,12 +77,12 @@ def bind_convolve(mixer: GatedDeltaNet, layer: int, rows: MixerRows, weights: Co
 def convolve(frame: Frame, inputs_SC: Tensor, own_TC: Tensor, weights: ConvolutionWeights) -> Tensor:
     """[T, C] in the dtype of the slots: each row's own inputs and those before it in its text, which are 0 before the
     text begins, times the taps. Products and sums of single elements round alike in every shape."""
-    inputs_SC[frame.first_slot : frame.end] = own_TC
     num_taps = weights.taps_CK.shape[1]
     read_TK = torch.full((len(own_TC), num_taps), -1, device=own_TC.device)
     for row, path in enumerate(frame.paths):
         last = path.slots[-num_taps:]
         read_TK[row, num_taps - len(last) :] = last
+    inputs_SC[read_TK[:, -1]] = own_TC.to(inputs_SC.dtype)
     summed_TC = inputs_SC.new_zeros(own_TC.shape) if weights.bias_C is None else weights.bias_C.expand(own_TC.shape)
     for tap, read_T in enumerate(read_TK.unbind(1)):
         before_TC = torch.where(read_T[:, None] < 0, 0.0, inputs_SC[read_T])

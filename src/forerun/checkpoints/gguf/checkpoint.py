@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Unpack
 from weakref import WeakValueDictionary
 
-from forerun.checkpoints.end_texts import END_TEXTS, require_known
+from forerun.checkpoints.end_tokens import END_TEXTS, require_known
 from forerun.checkpoints.gguf.config import TOKENS_KEY, read_model_spec
 from forerun.checkpoints.gguf.header import GgufFile
 from forerun.checkpoints.gguf.parts import read_model
@@ -116,8 +116,8 @@ class GgufCheckpoint:
         return recommended_sampling(JsonFile(path=self.path, values=values))
 
     def weights(self, **reading: Unpack[Reading]) -> "WeightSource":
-        from forerun.checkpoints.gguf.match import match_tensors  # imports torch
         from forerun.checkpoints.gguf.names import traits_of
+        from forerun.checkpoints.gguf.weights import match_tensors  # imports torch
         from forerun.checkpoints.stored_weights import StoredWeights
 
         spec = self.spec()

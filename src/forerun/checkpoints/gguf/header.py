@@ -15,7 +15,7 @@ from forerun.checkpoints.gguf.bounded_reader import BoundedReader, MetaValue
 from forerun.checkpoints.safetensors.header import StoredTensor
 from forerun.core.errors import CheckpointError
 from forerun.core.json_file import POINTER_MARK, JsonFile, refuse_pointer, short
-from forerun.model.block_types import BLOCKS
+from forerun.model.gguf_block_types import BLOCKS
 
 MAGIC: Final = int.from_bytes(b"GGUF", "little")
 VERSIONS: Final = (2, 3)

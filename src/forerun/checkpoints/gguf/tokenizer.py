@@ -15,7 +15,7 @@ import tokenizers
 from msgspec import Meta
 from tokenizers import AddedToken, decoders, models, normalizers, processors
 
-from forerun.checkpoints.end_texts import END_TEXTS
+from forerun.checkpoints.end_tokens import END_TEXTS
 from forerun.checkpoints.gguf.header import GgufFile
 from forerun.checkpoints.gguf.pre_tokenizers import SPLITTINGS, Splitting
 from forerun.checkpoints.huggingface.tokenizer import parse_backend

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from forerun.checkpoints.end_texts import END_TEXTS
+from forerun.checkpoints.end_tokens import END_TEXTS
 from forerun.checkpoints.huggingface.tokenizer import (
     MAX_TOKENIZER_BYTES,
     TOKENIZER_NAME,

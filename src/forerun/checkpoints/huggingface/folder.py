@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from forerun.checkpoints.end_texts import require_known
+from forerun.checkpoints.end_tokens import require_known
 from forerun.checkpoints.families.known import BY_NAME
 from forerun.checkpoints.huggingface.config import CONFIG_NAME, MAP_NAME, read_model_spec
 from forerun.checkpoints.huggingface.generation import STOP_IDS, read_default_sampling, read_stop_ids

@@ -12,7 +12,7 @@ from forerun.checkpoints.short_names.catalogue import HubFolder, ModelOrigin, Na
 from forerun.core.disk_room import gigabytes
 from forerun.core.errors import ConfigError
 from forerun.core.output_file import write_whole
-from forerun.core.places import cache_folder
+from forerun.core.paths import cache_folder
 
 logger = logging.getLogger(__name__)
 FETCHED_PER_S: Final = 10e6  # bytes: an example, as the speed of a connection is not known before a download

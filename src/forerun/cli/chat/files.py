@@ -12,7 +12,7 @@ from forerun.cli.failures import find_model, say
 from forerun.core.errors import ConfigError
 from forerun.core.kept_files import FileChangedError, KeptFiles
 from forerun.core.output_file import require_writable
-from forerun.core.places import path_of
+from forerun.core.paths import path_of
 
 MOST_BESIDE: Final = 1000  # numbered files with the same name
 identity_of = cache(lambda model: find_model(model).identity())

@@ -8,12 +8,12 @@ from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated, Final
 
 from forerun.cli.answer import write_answer
+from forerun.cli.answer_statistics import advice, all_numbers, counted
 from forerun.cli.chat.reader import TypedLines
 from forerun.cli.chat.settings import ChatSettings
-from forerun.cli.declare import option, output, with_flags_of
 from forerun.cli.failures import say
+from forerun.cli.flags import option, output, with_flags_of
 from forerun.cli.logs import note
-from forerun.cli.numbers import advice, all_numbers, counted
 from forerun.cli.output_options import OutputOptions
 from forerun.cli.streams import printable
 from forerun.cli.wrap import wrapped

@@ -7,9 +7,9 @@ from typing import Any, Final, get_origin, get_type_hints
 
 import typer
 
-from forerun.cli.declare import flagged, option_name
+from forerun.cli.flag_values import plain_kind, reader_of
+from forerun.cli.flags import flagged, option_name
 from forerun.cli.options import read_bias
-from forerun.cli.values import plain_kind, reader_of
 from forerun.core.config import UNTIL_FULL, SamplingParams
 from forerun.core.errors import ConfigError
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from forerun.backends.rounds import RoundPlan
+from forerun.backends.device_rounds import RoundPlan
 from forerun.core.drafter_config import MOST_CHILDREN, DraftHead
 from forerun.core.pace import Pace
 from forerun.core.sublayers import SkipSet

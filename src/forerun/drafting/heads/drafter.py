@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from forerun.backends.rounds import RoundPlan
+from forerun.backends.device_rounds import RoundPlan
 from forerun.core.drafter_config import DraftHead, DraftModel
 from forerun.drafting.draft_model import DraftModelDrafter, UsualAcceptance
 from forerun.drafting.draft_rows import DraftRows

@@ -6,7 +6,8 @@ from typing import Final
 from forerun.core.errors import CheckpointError, VocabularyError
 from forerun.core.model_spec import ModelSpec
 from forerun.drafting.heads.config import FC
-from forerun.drafting.heads.kind import MAP, HeadSpec, Shape, Shapes, StoredHead
+from forerun.drafting.heads.kind import HeadSpec, Shape, Shapes, StoredHead
+from forerun.drafting.heads.vocabulary_map import MAP
 
 TABLE: Final = "embed_tokens.weight"
 OUTPUT: Final = "lm_head.weight"

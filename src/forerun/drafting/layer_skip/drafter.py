@@ -23,7 +23,7 @@ from forerun.drafting.drafter import (
     SearchesFirst,
 )
 from forerun.drafting.guessed_tree import GuessedTree
-from forerun.drafting.layer_skip.gated import GatedStrategy
+from forerun.drafting.layer_skip.gated_strategy import GatedStrategy
 from forerun.drafting.layer_skip.search import MOST_PROBE_ROWS, FixedSet, SkipSearch, Strategy
 from forerun.drafting.layer_skip.set_files import NamedSet, first_set
 from forerun.drafting.layer_skip.speed_model import (
@@ -33,11 +33,11 @@ from forerun.drafting.layer_skip.speed_model import (
     SpeedModel,
     measure_skip_costs,
 )
-from forerun.drafting.layer_skip.swift import SwiftStrategy, load_library
+from forerun.drafting.layer_skip.swift_strategy import SwiftStrategy, load_library
 from forerun.drafting.policies import BEST_SKIPS, BEST_TREE, SkipPolicy, TreePolicy
 from forerun.model.executor import ForwardInput
-from forerun.model.measure import measure_pace, widths_up_to
-from forerun.model.shared_cache import SharedCacheRunner
+from forerun.model.pass_times import measure_pace, widths_up_to
+from forerun.model.self_drafting import SharedCacheRunner
 from forerun.sampling.noise import KeyedNoise
 from forerun.speculation.referee.budget import DraftCosts, ProposedTree, RowBudget
 from forerun.speculation.tree import TokenTree

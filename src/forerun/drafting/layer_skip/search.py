@@ -12,7 +12,7 @@ from forerun.core.sublayers import SkipSet
 from forerun.drafting.draft_tree import DraftTree
 from forerun.drafting.layer_skip.probe_rows import ProbeLayout, ProbeRows
 from forerun.model.executor import ForwardInput
-from forerun.model.shared_cache import SharedCacheRunner
+from forerun.model.self_drafting import SharedCacheRunner
 from forerun.speculation.referee.time_share import TimeShare
 
 CHAIN: Final = 4  # rows per scoring of a candidate, which are the first steps of a draft

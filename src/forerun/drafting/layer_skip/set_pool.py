@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 
 from forerun.core.sublayers import SkipSet
-from forerun.drafting.layer_skip.penalties import Floats, PenaltyModel, sigmoid, sigmoids
 from forerun.drafting.layer_skip.set_files import NamedSet
+from forerun.drafting.layer_skip.skip_penalties import Floats, PenaltyModel, sigmoid, sigmoids
 from forerun.drafting.layer_skip.speed_model import SpeedModel, numbers_of
 
 POOL_SIZE: Final = 8  # sets with a separate record

@@ -9,9 +9,9 @@ import torch
 
 from forerun.core.pace import Pace
 from forerun.core.sublayers import ATTENTION, MLP, NOTHING, SkipSet, Sublayer, all_sublayers, skippable
-from forerun.drafting.layer_skip.penalties import Floats, sigmoids
-from forerun.model.measure import empty_cache, least_times, stand_in, time_pass
-from forerun.model.shared_cache import DraftRunner
+from forerun.drafting.layer_skip.skip_penalties import Floats, sigmoids
+from forerun.model.pass_times import empty_cache, least_times, stand_in, time_pass
+from forerun.model.self_drafting import DraftRunner
 from forerun.speculation.referee.depths import Number, at_least, chain_speed
 
 ROUND_S: Final = 0.3e-3  # seconds of a drafting round in addition to its passes, until measured

@@ -10,8 +10,8 @@ from forerun.core.drafter_config import DraftModel, LayerSkip
 from forerun.core.errors import VocabularyError
 from forerun.core.steps import DrafterState, Span
 from forerun.drafting.drafter import Drafter, DraftOutcome, DraftReport, HasVocabulary, RunsElsewhere
-from forerun.drafting.lookup_chain import LookupChain
 from forerun.drafting.policies import BEST_TREE, RemotePolicy, TreePolicy
+from forerun.drafting.prompt_lookup import LookupChain
 from forerun.drafting.remote.connection import Connection, HelloCheck, WorkerSupply
 from forerun.drafting.remote.messages import Failure, Hello, Message, Proposal, Setup, Spans, shaping
 from forerun.drafting.remote.state_machines import TargetEnd

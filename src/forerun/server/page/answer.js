@@ -6,7 +6,7 @@ import { complete } from "./wire.js";
 /** The body of a request. `drafter` is a name, or null for the engine's own; `goesOn`: with the last message, an answer; `tools`: null for none. */
 export function requestOf({ model, messages, sampling, drafter, tools = null, goesOn = false }) {
   return {
-    model, messages, stream: true, stream_options: { include_usage: true }, ...sampling,
+    model, messages, stream: true, stream_options: { include_usage: true }, return_progress: true, ...sampling,
     forerun: { drafter, details: true }, ...(tools ? { tools } : {}), ...(goesOn ? { continue_final_message: true, add_generation_prompt: false } : {}),
   };
 }

@@ -7,6 +7,7 @@ import { Rendered } from "./markdown.js";
 
 const SAID = "What stands under an answer: its tokens, its speed, the prompt (the conversation before the answer; its cached beginning was " +
   "not read again), and the seed that gives the same text again.";
+const MIN_SHOWN_MS = 500; // a shorter wait needs no words
 const MAX_WHOLE = 30; // a fact of up to this many letters is not wrapped; longer ones are, so that no other fact is left alone on its line
 
 function button(action, words, label) {
@@ -28,6 +29,13 @@ export function facts(message) {
     cached && `${usage.prompt_tokens} prompt tokens, ${cached} cached`,
     message.seed !== null && message.seed !== undefined && `seed ${message.seed}`,
   ].filter(Boolean);
+}
+
+/** How much of a prompt is read, and the time until it is read at this speed. */
+export function readingInWords({ total, cache, processed, time_ms: milliseconds }) {
+  const seconds = Math.ceil(((total - processed) * milliseconds) / Math.max(1, processed - cache) / 1000);
+  const left = seconds < 90 ? `${seconds} s` : `${Math.round(seconds / 60)} min`;
+  return `reading the prompt: ${processed.toLocaleString("en")} of ${total.toLocaleString("en")} tokens, ${left} left`;
 }
 
 export class MessageView {
@@ -69,6 +77,8 @@ export class MessageView {
   /** Show what a recording received since the last frame. */
   grow(recording, withMarks) {
     Object.assign(this.message, { reasoning: recording.reasoning, calls: recording.calls });
+    const { reading } = recording;
+    this.foot.textContent = reading && reading.time_ms > MIN_SHOWN_MS ? readingInWords(reading) : "";
     this.#showReasoning();
     this.#showCalls();
     if (recording.text) this.rendered.update(recording.text, withMarks ? recording.marks : null);

@@ -15,6 +15,7 @@ export class Recording {
   beganMs = null; // when the first token came
   lastMs = null;
   numTokens = 0;
+  reading = null; // how much of the prompt is read, until the first token comes
   #unplaced = [];
   #skipped = null;
   #before = { text: 0, rounds: 0, tokens: 0, endMs: 0 }; // the part that an earlier request wrote
@@ -31,6 +32,7 @@ export class Recording {
   /** Add one event of the stream. */
   add(event, nowMs) {
     const choice = event.choices?.[0];
+    this.reading = event.prompt_progress ?? null;
     this.text += choice?.delta?.content ?? "";
     this.reasoning += choice?.delta?.reasoning_content ?? "";
     for (const delta of choice?.delta?.tool_calls ?? []) this.#addCall(delta);

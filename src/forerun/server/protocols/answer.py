@@ -8,11 +8,11 @@ from string import ascii_letters, digits
 from typing import Any, Protocol, TypeAlias
 from uuid import uuid4
 
-from forerun.core.steps import DecodeStep, FinishReason, Generation, StepStats
-from forerun.server.protocols.details import RoundDetails
+from forerun.core.steps import DecodeStep, FinishReason, Generation, PrefillStep, StepStats
 from forerun.server.protocols.errors import ApiError
+from forerun.server.protocols.forerun_key import RoundDetails
 from forerun.server.protocols.generation_request import GenerationRequest
-from forerun.server.protocols.logprobs import TokenEntry, TokenLogprobs
+from forerun.server.protocols.logprobs import PromptLogprobs, TokenEntry, TokenLogprobs
 from forerun.server.protocols.sse import Body
 from forerun.text.output.events import CallArguments, CallEnded, CallStarted, Content, OutputEvent, Reasoning
 from forerun.text.tokenizer import Tokenizer
@@ -98,10 +98,15 @@ class AnswerChoice:
 
     Args:
         echo: the prompt, if the text begins with it.
+        first_prompt_id: the prompt's first token.
     """
 
-    def __init__(self, tokenizer: Tokenizer, parser: EventParser, *, echo: str, has_details: bool) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, parser: EventParser, *, echo: str, has_details: bool, first_prompt_id: int = 0
+    ) -> None:
         self.echo = echo
+        self._tokenizer = tokenizer
+        self._first_prompt_id = first_prompt_id
         self._parser = parser
         self._details = RoundDetails(tokenizer) if has_details else None
         self._logprobs = TokenLogprobs(tokenizer, offset=len(echo))
@@ -138,6 +143,12 @@ class AnswerChoice:
         """Add the result; a text of no tokens has no rounds."""
         self.result = result
         self.finish = self.finish or FinishReason.LENGTH
+
+    @property
+    def prompt_logprobs(self) -> PromptLogprobs:
+        """Those of the prompt's tokens, once the text is complete."""
+        items = () if self.result is None else self.result.prompt_logprobs
+        return PromptLogprobs(self._tokenizer, self._first_prompt_id, items)
 
     def _add(self, event: OutputEvent) -> None:
         match event:
@@ -190,6 +201,7 @@ class Answer:
         num_prompt_tokens: tokens of all prompts.
         drafter: name of the drafter.
         process: the name of the process that answers; empty if there is only one.
+        prompt_change: where the prompt differs from an earlier one of the conversation; empty if it only continues it.
         key: part of the answer's id; all other ids are computed from it.
         created_s: in seconds since 1970.
     """
@@ -201,6 +213,7 @@ class Answer:
     num_prompt_tokens: int
     drafter: str
     process: str = ""
+    prompt_change: Body = field(default_factory=dict)
     key: str = field(default_factory=lambda: uuid4().hex)
     created_s: int = field(default_factory=lambda: int(time.time()))
 
@@ -208,6 +221,10 @@ class Answer:
     def results(self) -> list[Generation]:
         """The results of the texts that are complete."""
         return [choice.result for choice in self.choices if choice.result is not None]
+
+    def prompt_logprobs(self, index: int) -> PromptLogprobs:
+        """Those of the prompt of a text; they are read with the first text of each prompt."""
+        return self.choices[index - index % self.request.num_choices].prompt_logprobs
 
     @property
     def num_cached_tokens(self) -> int:
@@ -217,6 +234,14 @@ class Answer:
     @property
     def num_new_tokens(self) -> int:
         return sum(choice.num_tokens for choice in self.choices)
+
+
+def prompt_progress(step: PrefillStep, seconds: float) -> Body:
+    """How much of a prompt is read, in llama-server's form: the key `prompt_progress` of an event."""
+    is_read = step.num_read == step.num_tokens  # up to the last token, which the first round reads
+    processed = step.num_read + is_read
+    counts = {"total": step.num_tokens + 1, "cache": step.num_reused, "processed": processed}
+    return {"prompt_progress": {**counts, "time_ms": round(seconds * 1e3)}}
 
 
 class AnswerWriter(Protocol):
@@ -234,8 +259,12 @@ class AnswerWriter(Protocol):
     def close(self) -> bytes:
         """The events after the last text."""
 
-    def wait(self) -> bytes:
-        """The bytes that keep a waiting connection open."""
+    def wait(self, progress: Body | None = None) -> bytes:
+        """The bytes that keep a waiting connection open.
+
+        Args:
+            progress: `prompt_progress`, for a client that asked for it.
+        """
 
     def fail(self, error: ApiError) -> bytes:
         """The event of an error, which ends the stream."""

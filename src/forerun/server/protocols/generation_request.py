@@ -43,6 +43,7 @@ class Chat:
         variables: the template's own variables.
         effort: how much the model should think, such as "low"; "none": not at all. None: the template's default.
         thinks: whether the model thinks before it answers. None: the template's default.
+        max_thought_tokens: most tokens of thoughts; 0: none. None: the server's default.
         continues: the last message is an answer to continue.
     """
 
@@ -51,6 +52,7 @@ class Chat:
     variables: Mapping[str, Any] = field(default_factory=dict)
     effort: str | None = None
     thinks: bool | None = None
+    max_thought_tokens: int | None = None
     continues: bool = False
 
 
@@ -93,6 +95,7 @@ class GenerationRequest:
         grammar: the form that the answer must have.
         grammar_at: the path of the field with the grammar, for errors.
         prediction: a text that the answer probably resembles.
+        shows_progress: a stream tells how much of the prompt is read.
         shows_usage: a stream ends with the usage.
         shows_usage_so_far: every event has the usage so far.
         shows_details: every event has the rounds' trees and times.
@@ -111,6 +114,7 @@ class GenerationRequest:
     grammar_at: str = ""
     prediction: str = ""
     streams: bool = False
+    shows_progress: bool = False
     shows_usage: bool = False
     shows_usage_so_far: bool = False
     shows_details: bool = False

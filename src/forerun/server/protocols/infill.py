@@ -71,8 +71,8 @@ class InfillWriter:
     def close(self) -> bytes:
         return b""
 
-    def wait(self) -> bytes:
-        return COMMENT
+    def wait(self, progress: Body | None = None) -> bytes:
+        return COMMENT if progress is None else data_event({"index": 0, "content": "", "stop": False, **progress})
 
     def fail(self, error: ApiError) -> bytes:
         return openai_event(error, self._answer.request_id)

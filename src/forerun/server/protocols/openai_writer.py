@@ -51,8 +51,8 @@ class OpenaiWriter:
         usage = self._event([], **reported(self._answer)) if self._answer.request.shows_usage else b""
         return usage + DONE
 
-    def wait(self) -> bytes:
-        return COMMENT
+    def wait(self, progress: Body | None = None) -> bytes:
+        return COMMENT if progress is None else self._chunk(0, self._nothing, **usage_so_far(self._answer), **progress)
 
     def fail(self, error: ApiError) -> bytes:
         return openai_event(error, self._answer.request_id)
@@ -92,7 +92,8 @@ def usage(answer: Answer) -> Body:
             "rejected_prediction_tokens": sum(result.stats.num_predicted_rejected for result in predicted),
         },
         "forerun": speculation(results[-1].stats, answer.drafter, answer.choices[-1].last)
-        | ({"replica": answer.process} if answer.process else {}),
+        | ({"replica": answer.process} if answer.process else {})
+        | ({"prompt_change": answer.prompt_change} if answer.prompt_change else {}),
     }
 
 

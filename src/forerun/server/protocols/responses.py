@@ -9,7 +9,6 @@ from pydantic import WithJsonSchema
 
 from forerun.server.protocols.answer import Answer, AnswerChoice, Call, ParsedRound, Part, Passage, id_maker
 from forerun.server.protocols.described import HAS_FORMAT, ITEM, RESPONSES_TOOL, TOOL_CHOICE, items
-from forerun.server.protocols.earlier_items import ItemReader, OwnTool, offered_tools
 from forerun.server.protocols.errors import ApiError, invalid
 from forerun.server.protocols.fields import (
     Fields,
@@ -21,10 +20,12 @@ from forerun.server.protocols.fields import (
     Temperature,
     first_limit,
     plain_sampling,
+    thought_limit,
 )
 from forerun.server.protocols.generation_request import Chat, GenerationRequest
 from forerun.server.protocols.protocol import ApiProtocol
-from forerun.server.protocols.shapes import format_grammar
+from forerun.server.protocols.response_format import format_grammar
+from forerun.server.protocols.responses_history import ItemReader, OwnTool, offered_tools
 from forerun.server.protocols.sse import Body, named_event
 from forerun.server.protocols.tools import tool_use
 from forerun.server.protocols.unsupported import UNSUPPORTED, is_part, require_readable
@@ -51,6 +52,7 @@ class ResponsesRequest(Fields):
     temperature: Temperature | None = None
     top_p: Share | None = None
     stream: bool | None = None
+    return_progress: bool | None = None
     store: bool | None = None
     metadata: Object | None = None
 
@@ -75,7 +77,8 @@ def read(request: ResponsesRequest) -> GenerationRequest:
     if last.get("role") == "user" and isinstance(last.get("content"), list) and not is_attached:
         require_readable([*filter(is_part, last["content"])], f"input.{len(items) - 1}.content")
     first = [{"role": "system", "content": request.instructions}] if request.instructions else []
-    effort = (request.reasoning or {}).get("effort")
+    reasoning = request.reasoning or {}
+    effort = reasoning.get("effort")
     shape = (request.text or {}).get("format")
     given = {"temperature": request.temperature, "top_p": request.top_p}
     return GenerationRequest(
@@ -83,6 +86,7 @@ def read(request: ResponsesRequest) -> GenerationRequest:
             messages=[*first, *reader.messages],
             tool_use=tool_use(offered.tools, request.tool_choice, is_parallel=request.parallel_tool_calls is not False),
             effort=effort if isinstance(effort, str) else None,
+            max_thought_tokens=thought_limit(**{"reasoning.max_tokens": reasoning.get("max_tokens")}),
         ),
         param="input",
         model=request.model,
@@ -91,6 +95,7 @@ def read(request: ResponsesRequest) -> GenerationRequest:
         grammar=format_grammar(shape, "text.format"),
         grammar_at="text.format.schema",
         streams=bool(request.stream),
+        shows_progress=bool(request.return_progress),
         ignored=[*request.others, *offered.ignored, *reader.ignored],
         source=request,
     )
@@ -116,8 +121,8 @@ class ResponsesWriter:
     def start(self) -> bytes:
         return self._event("response.created", response=self._response("in_progress")) + self.wait()
 
-    def wait(self) -> bytes:
-        return self._event("response.in_progress", response=self._response("in_progress"))
+    def wait(self, progress: Body | None = None) -> bytes:
+        return self._event("response.in_progress", response=self._response("in_progress"), **(progress or {}))
 
     def add(self, index: int, parsed: ParsedRound) -> bytes:
         return b"".join(map(self._of, parsed.events))

@@ -1,10 +1,11 @@
 """Answers a request from the events of its job: with one JSON object, or with a stream of events."""
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Final, TypeAlias
 from uuid import uuid4
 
@@ -13,7 +14,7 @@ from fastapi.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from forerun.core.steps import DecodeStep, Generation
-from forerun.server.protocols.answer import Answer, AnswerChoice, MakeWriter, id_maker
+from forerun.server.protocols.answer import Answer, AnswerChoice, MakeWriter, id_maker, prompt_progress
 from forerun.server.protocols.errors import ApiError
 from forerun.server.protocols.generation_request import GenerationRequest
 from forerun.server.protocols.openai_writer import FINISH
@@ -21,8 +22,11 @@ from forerun.server.protocols.unsupported import ignored_header
 from forerun.server.request_state import state_of
 from forerun.server.routes.engine_calls import engine_calls
 from forerun.server.work.engine_call import EngineCall, Prompt
-from forerun.server.work.job import EarlyEnd, Event, Job, Mark
+from forerun.server.work.job import EarlyEnd, Event, Job, Mark, ReadProgress
+from forerun.server.work.prompt_history import EarlierText, PromptChange
 from forerun.server.work.service import Service
+
+logger = logging.getLogger(__name__)
 
 GONE: Final = 499  # nginx's status for a client that has disconnected; nobody reads it
 HEADERS: Final = {
@@ -93,6 +97,8 @@ class Answering:
         self._headers = ignored_header([*wanted.ignored, *(name for prompt in prompts for name in prompt.ignored)])
         calls = engine_calls(wanted, prompts, service, owner=self._state.owner)
         wanted, self._calls = hook.prepare(wanted, calls)
+        self._label = f"{request.scope['path']} (request {self._state.request_id})"
+        change = self._compare_with_earlier(prompts[0])
         self._answer = Answer(
             key=hook.key,
             created_s=hook.created_s,
@@ -105,15 +111,27 @@ class Answering:
                     call.prompt.make_parser(id_maker(f"{hook.key} {index}")),
                     echo=call.prompt.echo,
                     has_details=wanted.shows_details,
+                    first_prompt_id=call.prompt.ids[0],
                 )
                 for index, call in enumerate(self._calls)
             ],
             num_prompt_tokens=sum(len(prompt.ids) for prompt in prompts),
             drafter=wanted.drafter or service.drafter_name,
             process=hook.process,
+            prompt_change={} if change is None else asdict(change),
         )
         self._writer = make_writer(self._answer)
-        self._label = f"{request.scope['path']} (request {self._state.request_id})"
+
+    def _compare_with_earlier(self, prompt: Prompt) -> PromptChange | None:
+        """Where a conversation's prompt differs from the one before; the log tells it too."""
+        self._earlier: EarlierText | None = None
+        if not prompt.messages:
+            return None
+        service = self._service
+        self._earlier, change = service.history.told_prompt(self._state.owner, prompt, service.engine.tokenizer)
+        if change is not None:
+            logger.info("%s: %s", self._label, change)
+        return change
 
     async def respond(self) -> Response:
         """The response. A stream begins with its first event, so an error before that has its own HTTP status."""
@@ -149,7 +167,10 @@ class Answering:
                     self._finish(event.index, event.body)
         if job.early_end is not None:
             return Response(status_code=GONE)
-        return JSONResponse(self._writer.whole(), headers=self._headers)
+        if self._answer.request.sampling.get("prompt_logprobs") is None:
+            return JSONResponse(self._writer.whole(), headers=self._headers)
+        # Those of a long prompt take seconds to write.
+        return await asyncio.to_thread(lambda: JSONResponse(self._writer.whole(), headers=self._headers))
 
     async def _pinged(self, job: Job) -> AsyncIterator[Event]:
         """The job's events with regular pings."""
@@ -190,6 +211,8 @@ class Answering:
         """An event in the protocol's form; may be empty."""
         index = event.index
         match event.body:
+            case ReadProgress(step, seconds):
+                return self._writer.wait(prompt_progress(step, seconds))
             case DecodeStep() as step:
                 return self._writer.add(index, self._answer.choices[index].parse(step))
             case Generation() as result:
@@ -206,6 +229,8 @@ class Answering:
     def _finish(self, index: int, result: Generation) -> None:
         choice = self._answer.choices[index]
         choice.end(result)
+        if self._earlier is not None and index == 0:
+            self._earlier.token_ids += result.token_ids
         self._service.metrics.end("stop" if choice.finish is None else FINISH[choice.finish])
 
 

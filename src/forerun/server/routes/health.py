@@ -18,7 +18,7 @@ router = APIRouter(responses={"4XX": REFUSALS["4XX"]})
 async def show_health(request: Request) -> JSONResponse:
     """200 once the model is loaded, as in llama-server."""
     models = models_of(request)
-    if models.are_several:  # each is loaded on its first request
+    if models.are_on_demand:  # each is loaded on its first request
         return JSONResponse({"status": "ok"})
     if models.first.thread.state is EngineState.ENDED:
         return unavailable("The engine has ended")
@@ -29,7 +29,7 @@ async def show_health(request: Request) -> JSONResponse:
 async def show_liveness(request: Request) -> JSONResponse:
     """200 unless the engine has ended."""
     models = models_of(request)  # with several models, one whose engine has ended is loaded again
-    is_dead = not models.are_several and models.first.thread.state is EngineState.ENDED
+    is_dead = not models.are_on_demand and models.first.thread.state is EngineState.ENDED
     return JSONResponse({"status": "ended" if is_dead else "ok"}, status_code=503 if is_dead else 200)
 
 

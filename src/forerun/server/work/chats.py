@@ -8,15 +8,15 @@ from forerun.core.errors import ConfigError
 from forerun.core.grammar import Grammar
 from forerun.server.protocols.errors import invalid
 from forerun.server.protocols.generation_request import Chat
+from forerun.server.work.answer_grammar import answer_grammar
 from forerun.server.work.engine_call import Prompt
-from forerun.server.work.forms import answer_grammar
 from forerun.text.chat_template import ChatTemplate
+from forerun.text.control_tokens import SEAM
 from forerun.text.conversation import Message
 from forerun.text.output.messages import prepared
 from forerun.text.output.parser import OutputParser
 from forerun.text.output.thoughts import thought_marks
 from forerun.text.output.traits import TemplateTraits
-from forerun.text.tokenizer import SEAM
 from forerun.wires.bounded_child import LimitError, Limits
 
 if TYPE_CHECKING:  # imports torch, which is loaded in the engine's thread after the server listens
@@ -32,12 +32,16 @@ class ChatReader:
 
     Args:
         template: of the engine's tokenizer.
+        max_thought_tokens: for conversations that set no limit on thoughts; see `SamplingParams`.
     """
 
-    def __init__(self, engine: "Engine", template: ChatTemplate, limits: Limits) -> None:
+    def __init__(
+        self, engine: "Engine", template: ChatTemplate, limits: Limits, max_thought_tokens: int | None = None
+    ) -> None:
         self._tokenizer = engine.tokenizer
         self._template = template
         self._limits = limits
+        self._max_thought_tokens = max_thought_tokens
         self._defaults = engine.config.chat_template_kwargs
         self._traits = TemplateTraits()  # known after `read_traits`
 
@@ -61,6 +65,8 @@ class ChatReader:
         Raises:
             ApiError: the template refuses the conversation.
         """
+        if chat.max_thought_tokens is None:
+            chat = replace(chat, max_thought_tokens=self._max_thought_tokens)
         variables, ignored = self._variables(chat)
         text = self._rendered(chat, variables)
         plain = text.replace(SEAM, "")
@@ -70,12 +76,14 @@ class ChatReader:
         return Prompt(
             ids=self._tokenizer.encode_rendered(text),
             text=plain,
+            messages=chat.messages,
             make_parser=lambda make_id: OutputParser(
                 traits, tools=tools, rendered_prompt=plain, finds_calls=bool(tools), make_id=make_id
             ),
             grammar=answer_grammar(traits, chat.tool_use, shape, prompt=plain, added=self._tokenizer.id_of_added),
             shown_tokens=sorted(traits.shown_tokens) if needs_marks(traits, has_tools=bool(tools)) else (),
             thoughts=None if chat.continues else thought_marks(traits, plain),
+            max_thought_tokens=chat.max_thought_tokens,
             ignored=ignored,
         )
 
@@ -88,6 +96,8 @@ class ChatReader:
                 known[name] = value
             else:
                 ignored.append(name)
+        if chat.max_thought_tokens == 0 and chat.thinks is None:  # as the model was trained, where the template can
+            known |= {name: False for name in THINKS if name in self._traits.variables and name not in chat.variables}
         for param, names, value in thinking_variables(chat):
             used = [name for name in names if name in self._traits.variables]
             known |= {name: value for name in used if name not in chat.variables}

@@ -17,7 +17,7 @@ from forerun.server.protocols.errors import ApiError, internal, invalid
 from forerun.server.work.chats import sentence
 from forerun.server.work.engine_call import EngineCall
 from forerun.server.work.fair_queue import FairQueue
-from forerun.server.work.job import Event, Job, Mark
+from forerun.server.work.job import Event, Job, Mark, ReadProgress
 
 if TYPE_CHECKING:  # imports torch, which is loaded in the engine's thread after the server listens
     from forerun.engine.engine import Engine
@@ -116,6 +116,8 @@ class EngineThread:
                 self._play_safely(engine, job)
             if self.state is EngineState.FAILING:
                 self._probe(engine)
+            else:
+                engine.save_prompts(lambda: len(self._queue) == 0 and not self._is_stopping)
 
     def _play_safely(self, engine: "Engine", job: Job) -> None:
         """Generate a job's texts. A failure ends only this job, unless a rank is lost, since it cannot be replaced."""
@@ -160,12 +162,15 @@ class EngineThread:
             thoughts=prompt.thoughts,
         ) as stream:
             job.give_up = stream.give_up
-            next_line_s = monotonic() + BETWEEN_LINES_S
+            began_s = monotonic()
+            next_line_s = began_s + BETWEEN_LINES_S
             for part in stream.prefill():
                 tally.read(part)
                 if monotonic() > next_line_s:
                     logger.info("%s: read %s of %s tokens", job.label, f"{part.num_read:,}", f"{part.num_tokens:,}")
                     next_line_s += BETWEEN_LINES_S
+                if call.shows_progress:
+                    job.give(Event(index, ReadProgress(part, monotonic() - began_s)))
                 if job.early_end is not None:
                     return None
                 self._pass_began_s = monotonic()

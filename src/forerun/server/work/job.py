@@ -8,7 +8,7 @@ from enum import Enum, StrEnum
 from time import monotonic
 from typing import Final
 
-from forerun.core.steps import DecodeStep, Generation
+from forerun.core.steps import DecodeStep, Generation, PrefillStep
 from forerun.server.protocols.errors import ApiError, stopping
 from forerun.server.work.engine_call import EngineCall
 
@@ -30,16 +30,24 @@ class Mark(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class ReadProgress:
+    """How much of a prompt is read, and the seconds that this took."""
+
+    step: PrefillStep
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Event:
     """What has happened to a job.
 
     Args:
         index: of one of its texts.
-        body: a round of this text, its result, the error that ends the job, or a mark.
+        body: progress of reading its prompt, a round of this text, its result, the error that ends the job, or a mark.
     """
 
     index: int
-    body: DecodeStep | Generation | ApiError | Mark
+    body: ReadProgress | DecodeStep | Generation | ApiError | Mark
 
 
 # One screen frame. Waking the loop in every round of 4 ms cost SmolLM2 5 % of its speed on two cores.

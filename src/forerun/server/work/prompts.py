@@ -12,11 +12,11 @@ from forerun.core.grammar import Grammar
 from forerun.server.config import ServerConfig
 from forerun.server.protocols.errors import ApiError, PromptTooLongError, invalid
 from forerun.server.protocols.generation_request import Chat, GenerationRequest, Middle, PlainTexts
-from forerun.server.protocols.shapes import INVALID_GRAMMAR
+from forerun.server.protocols.response_format import INVALID_GRAMMAR
+from forerun.server.work.answer_grammar import schemas_of
 from forerun.server.work.chats import ChatReader, sentence
 from forerun.server.work.engine_call import Prompt
-from forerun.server.work.forms import schemas_of
-from forerun.server.work.middles import MiddleReader, middle_reader
+from forerun.server.work.fill_in_middle import MiddleReader, middle_reader
 from forerun.text.grammar_check import GrammarCheck, GrammarFaultError
 from forerun.wires.bounded_child import Limits
 
@@ -45,7 +45,7 @@ class PromptReader:
         self._turns: dict[str, asyncio.Lock] = {}
         limits = Limits(max_s=config.max_template_s, max_bytes=config.max_template_bytes)
         template = engine.tokenizer.chat_template
-        self._chats = None if template is None else ChatReader(engine, template, limits)
+        self._chats = None if template is None else ChatReader(engine, template, limits, config.max_thought_tokens)
         self._middles = middle_reader(engine.tokenizer)
         self._engine = engine
         self._grammars = GrammarCheck()

@@ -54,6 +54,8 @@ class ServedModels:
     models, the first is loaded at startup and the others on their first request, which waits. If a model does not fit
     in addition to the loaded ones, the least recently used of these is unloaded once its requests are answered. New
     requests for that model wait until the other one is loaded, so every model gets its turn.
+
+    With `keep_alive_s`, a model that no request used for so long is unloaded, also a single one.
     """
 
     def __init__(self, services: Sequence[Service], room: Room | None = None) -> None:
@@ -66,6 +68,7 @@ class ServedModels:
         self._leaving: Service | None = None
         self._changed = asyncio.Event()  # set when an answer ends or a model is unloaded
         self._is_begun = False
+        self._unloads: set[asyncio.Task[None]] = set()
 
     @property
     def config(self) -> ServerConfig:
@@ -81,6 +84,11 @@ class ServedModels:
         return len(self.services) > 1
 
     @property
+    def are_on_demand(self) -> bool:
+        """Whether models are loaded when a request asks for them."""
+        return self.are_several or self.config.keep_alive_s is not None
+
+    @property
     def names(self) -> list[str]:
         return [service.model_name for service in self.services]
 
@@ -88,7 +96,7 @@ class ServedModels:
     def state(self) -> str:
         """The server's state. With several models it is ready once the first is loaded, unless all loaded ones fail."""
         loaded = [service for service in self.services if service.is_loaded]
-        if not self.are_several or self.first.is_draining or not self._is_begun:
+        if not self.are_on_demand or self.first.is_draining or not self._is_begun:
             return self.first.state
         if loaded and not any(service.is_ready for service in loaded):
             return loaded[0].state
@@ -116,7 +124,7 @@ class ServedModels:
             self._is_begun = True
             on_ready()
 
-        if self.are_several:
+        if self.are_on_demand:
             self._load_of(self.first).add_done_callback(be_begun)
         else:
             self.first.start(on_ready=on_ready, on_end=on_end)
@@ -144,12 +152,12 @@ class ServedModels:
         raise ApiError(404, message, code="model_not_found", param="model")
 
     async def use(self, service: Service, held: ExitStack) -> None:
-        """Load one of several models and keep it loaded until `held` is closed. Does nothing for a single model.
+        """Load a model and keep it loaded until `held` is closed. Does nothing for a single one that stays loaded.
 
         Raises:
             ApiError: it cannot be loaded, or not in time.
         """
-        if not self.are_several:
+        if not self.are_on_demand:
             return
         try:
             async with asyncio.timeout(self.config.max_request_s):
@@ -172,8 +180,31 @@ class ServedModels:
 
     def _release(self, service: Service) -> None:
         self._num_uses[service] -= 1
-        self._used_s[service] = monotonic()
+        self._told_used(service)
         self._changed.set()
+
+    def _told_used(self, service: Service) -> None:
+        self._used_s[service] = monotonic()
+        if self.config.keep_alive_s is not None:
+            self._unload_later(service, self.config.keep_alive_s)
+
+    def _unload_later(self, service: Service, seconds: float) -> None:
+        """Unload a model after so long, unless a request uses it."""
+
+        def unload() -> None:
+            idle_s = monotonic() - self._used_s[service]
+            if not self._num_uses[service] and idle_s >= seconds and service.is_loaded:
+                self._unloads = {task for task in self._unloads if not task.done()} | {
+                    asyncio.create_task(self._unload_idle(service))
+                }
+
+        asyncio.get_running_loop().call_later(seconds, unload)
+
+    async def _unload_idle(self, service: Service) -> None:
+        async with self._turn:
+            if self._leaving is None and not self._num_uses[service] and service.is_loaded:
+                logger.info("%s is unloaded: no request used it for a while", service.model_name)
+                await self._leave(service)
 
     def _load_of(self, service: Service) -> "asyncio.Task[None]":
         """The task that loads a model, started if necessary. It continues even if no request waits for it any more."""
@@ -194,6 +225,7 @@ class ServedModels:
                 except Exception:
                     await service.unload()
                     raise
+                self._told_used(service)
         finally:
             del self._loads[service]
 
@@ -203,15 +235,19 @@ class ServedModels:
             loaded = [item for item in self.services if item.is_loaded]
             if not loaded or self._room.holds([*loaded, service]):
                 return
-            self._leaving = min(loaded, key=lambda item: (self._num_uses[item] > 0, self._used_s.get(item, 0.0)))
-            try:
-                while self._num_uses[self._leaving]:
-                    await self._next_change()
-                await self._leaving.unload()
-                await asyncio.to_thread(gc.collect)  # an engine has reference cycles
-            finally:
-                self._leaving = None
-                self._changed.set()
+            await self._leave(min(loaded, key=lambda item: (self._num_uses[item] > 0, self._used_s.get(item, 0.0))))
+
+    async def _leave(self, service: Service) -> None:
+        """Unload a model once no request uses it; new ones for it wait."""
+        self._leaving = service
+        try:
+            while self._num_uses[service]:
+                await self._next_change()
+            await service.unload()
+            await asyncio.to_thread(gc.collect)  # an engine has reference cycles
+        finally:
+            self._leaving = None
+            self._changed.set()
 
     async def _next_change(self) -> None:
         self._changed.clear()
@@ -224,7 +260,7 @@ class ServedModels:
 
     async def end(self) -> None:
         """Stop all loads and services."""
-        loads = list(self._loads.values())
+        loads = [*self._loads.values(), *self._unloads]
         for load in loads:
             load.cancel()
         await asyncio.gather(*loads, return_exceptions=True)

@@ -18,6 +18,7 @@ from forerun.server.work.engine_call import EngineCall
 from forerun.server.work.engine_thread import EngineState, EngineThread, MakeEngine
 from forerun.server.work.fair_queue import FairQueue
 from forerun.server.work.job import EarlyEnd, Job
+from forerun.server.work.prompt_history import PromptHistory
 from forerun.server.work.prompts import PromptReader
 
 if TYPE_CHECKING:  # imports torch, which is loaded in the engine's thread after the server listens
@@ -51,6 +52,7 @@ class Service:
             num_running=lambda: float(self.thread.running is not None),
             is_ready=lambda: float(self.is_ready),
         )
+        self.history = PromptHistory()
         self.is_draining = False
         self.gained: bool | None = None  # whether guesses made the newest measured answer faster; None: none was
         self._loop: asyncio.AbstractEventLoop | None = None

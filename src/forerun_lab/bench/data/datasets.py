@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from forerun.core.errors import ConfigError
-from forerun.core.places import path_of
+from forerun.core.paths import path_of
 from forerun_lab.bench.data.download import fetch
 from forerun_lab.bench.data.questions import Question, read_questions
 from forerun_lab.bench.data.sources import QUESTIONS, RAW, SHOTS, SOURCES, DataSource, make_questions

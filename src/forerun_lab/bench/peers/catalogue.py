@@ -103,6 +103,7 @@ PEERS: Final[Mapping[str, Peer]] = {
             {"spec_type": "ngram-mod", "spec_ngram_mod_n_match": 4, "spec_ngram_mod_n_min": 2},
         ),
     ),
+    "llama_server_default": Peer(kind="llama_server", mode="default"),
     "ik_llama_server": Peer(kind="ik_llama_server"),
     "ik_llama_server_draft": Peer(
         kind="ik_llama_server",
@@ -129,6 +130,7 @@ PEERS: Final[Mapping[str, Peer]] = {
             {"spec_type": "suffix"},
         ),
     ),
+    "ik_llama_server_suffix": Peer(kind="ik_llama_server", mode="suffix"),
     "vllm": Peer(kind="vllm"),
     "sglang": Peer(kind="sglang"),
     "openai_server": Peer(kind="openai_server"),

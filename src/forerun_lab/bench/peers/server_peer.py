@@ -36,6 +36,8 @@ MODES: Final[Mapping[str, Mapping[str, str]]] = {  # settings of llama-server, w
         "cache_type_v_draft": "{cache_type}",
     },
     "lookup": {"spec_type": "ngram-simple"},
+    "default": {"spec_default": ""},  # as its authors recommend it; a switch without a value
+    "suffix": {"spec_type": "suffix"},
     "ik_draft": {"spec_type": "draft", "model_draft": "{draft}"},  # its server takes settings within spec_type only
 }
 
@@ -175,7 +177,7 @@ def command_of(plan: PeerPlan, kind: str) -> list[str]:
     if "{port}" not in program:
         words += dialect.flags.split()
         for name, value in {**MODES[plan.mode], **plan.settings}.items():
-            words += [f"--{name.replace('_', '-')}", str(value)]
+            words += filter(None, (f"--{name.replace('_', '-')}", str(value)))
     return [fill(word, values) for word in words]
 
 

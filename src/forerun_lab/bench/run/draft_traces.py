@@ -74,9 +74,7 @@ class Recorder:
         checkpoint = Checkpoint.open_draft(open_source(draft), config)
         tokenizer = checkpoint.source.tokenizer()
         require_match(self.engine.tokenizer, tokenizer, target_name=config.target, draft_name=draft)
-        self._runner = checkpoint.load(
-            config, exactness="fast", capacity=self.engine.max_length, pace=None, on_progress=None
-        )
+        self._runner = checkpoint.load(exactness="fast", capacity=self.engine.max_length)
         self._vocabulary = checkpoint.source.vocabulary_map() or VocabularyMap.of_equal_ids(
             num_target=self.engine.spec.vocab_size, num_draft=self._runner.spec.vocab_size
         )

@@ -15,6 +15,7 @@ Config = TypeVar("Config", bound=DrafterConfig)
 # The first entry is the default. Peers have as many entries.
 GRIDS: Final[Mapping[str, tuple[Settings, ...]]] = {
     **{name: kind.grid for name, kind in DRAFTERS.items()},
+    "ngram": DRAFTERS["prompt_lookup"].grid,
     "layer_skip_paper": (
         {},
         {"depth": 4},

@@ -18,7 +18,7 @@ import torch
 
 from forerun.backends.backend import InputKind, KernelProbe, OpTimes, OpWork
 from forerun.model.executor import ForwardInput
-from forerun.model.measure import star
+from forerun.model.pass_times import star
 from forerun.model.runner import PREFILL_ROWS, Runner
 from forerun_lab.bench.records.kernel_costs import OpCost, PassCosts
 from forerun_lab.bench.run.machine import last_level_cache_bytes

@@ -8,7 +8,7 @@ import torch
 from forerun.backends.backend import Backend
 from forerun.checkpoints.open import open_source
 from forerun.core.affinity import usable_cores
-from forerun.core.config import EngineConfig
+from forerun.core.config import EngineConfig, Exactness
 from forerun.core.errors import ConfigError, require
 from forerun.core.threads import on_threads
 from forerun.engine.model_loading import Checkpoint
@@ -46,7 +46,7 @@ def measure_kernels(request: KernelRequest, on_step: OnStep = lambda done, total
     config = request.config
     checkpoint = Checkpoint.open(open_source(config.target), config)
     require_passes(request, checkpoint.spec.max_positions)
-    backend = native_backend(checkpoint, config)
+    backend = native_backend(checkpoint, config.exactness)
     if not backend.select_tier(request.tier):
         raise ConfigError(f"tier {request.tier!r} is not in this build, or this processor lacks its instructions")
     try:
@@ -67,13 +67,13 @@ def require_passes(request: KernelRequest, max_positions: int) -> None:
     )
 
 
-def native_backend(checkpoint: Checkpoint, config: EngineConfig) -> Backend:
+def native_backend(checkpoint: Checkpoint, exactness: Exactness) -> Backend:
     """The native backend of the model, whose ops can be timed one by one.
 
     Raises:
         ConfigError: the model runs on another backend.
     """
-    choice = checkpoint.choose_backend(config, config.exactness)
+    choice = checkpoint.choose_backend(exactness)
     name = checkpoint.source.name
     if choice.backend.name == "native":
         return choice.backend
@@ -83,9 +83,8 @@ def native_backend(checkpoint: Checkpoint, config: EngineConfig) -> Backend:
 
 
 def _measure(request: KernelRequest, checkpoint: Checkpoint, backend: Backend, on_step: OnStep) -> KernelCosts:
-    config = request.config
     capacity = CONTEXT + max(*request.rows, *request.prompts, 1)
-    runner = checkpoint.load(config, exactness=config.exactness, capacity=capacity, pace=None, on_progress=None)
+    runner = checkpoint.load(exactness=request.config.exactness, capacity=capacity)
     probe = backend.kernel_probe(runner.executor)
     assert probe is not None, "the native kernels have a probe"
     measurement = Measurement(runner, probe, rows=request.rows, prompts=request.prompts)

@@ -14,7 +14,7 @@ from forerun.core.config import AUTO_DEVICE, EngineConfig, SamplingParams
 from forerun.core.drafter_config import BUILTIN_DRAFT, BUILTIN_TARGET, Parallel
 from forerun.core.errors import ConfigError
 from forerun.core.pace import read_device
-from forerun.engine.device import settle_device
+from forerun.engine.auto_device import settle_device
 from forerun.engine.drafters import draft_device
 from forerun.engine.model_loading import Checkpoint, resolve_max_length
 from forerun.engine.shared_model import device_of

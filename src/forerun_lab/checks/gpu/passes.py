@@ -10,7 +10,7 @@ import torch
 from forerun.backends.gpu.backend import TRITON
 from forerun.backends.gpu.executor import DeviceExecutor
 from forerun.model.executor import ForwardInput
-from forerun.model.measure import stand_in
+from forerun.model.pass_times import stand_in
 from forerun.model.runner import Runner
 from forerun_lab.bench.run.call_times import Spread
 from forerun_lab.bench.run.ceilings import bytes_per_step

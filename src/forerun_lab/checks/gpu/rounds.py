@@ -11,9 +11,9 @@ from functools import partial
 
 import torch
 
+from forerun.backends.device_rounds import RoundPlan
 from forerun.backends.gpu.executor import num_splits_for
 from forerun.backends.gpu.rounds import DeviceRounds
-from forerun.backends.rounds import RoundPlan
 from forerun.core.config import EngineConfig, SamplingParams
 from forerun.core.drafter_config import DrafterConfig, DraftModel, LayerSkip, NoDrafter, Parallel
 from forerun.drafting.policies import Policies, TreePolicy

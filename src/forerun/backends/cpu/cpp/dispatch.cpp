@@ -55,7 +55,7 @@ const Kernels& kernels() {
 
 // Must change with every function or struct that Python uses, so that an old library is detected, and with the layout
 // of packed weights, which are stored in files.
-FORERUN_EXPORT int forerun_version() { return 19; }
+FORERUN_EXPORT int forerun_version() { return 20; }
 
 // Name of the instruction set in use.
 FORERUN_EXPORT const char* forerun_tier() { return forerun::kernels().name; }

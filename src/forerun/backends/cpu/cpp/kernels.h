@@ -13,7 +13,7 @@ namespace forerun {
 constexpr int PANEL = 16;  // adjacent outputs in a packed weight: one vector of partial sums
 constexpr int PAIRS_TOGETHER = 4;  // pairs of panels that are multiplied with a part of the inputs before the next part
 
-// ggml's block formats, in the order of BLOCKS in model/block_types.py: name, and the fields of BlockLayout (blocks.h).
+// ggml's block formats, in the order of BLOCKS in model/gguf_block_types.py: name, and the fields of BlockLayout (blocks.h).
 // In three parts, since the tiles of each part are a file of their own for the compiler.
 #define FORERUN_FIRST_FORMATS(DO)                                                \
     DO(q4_0, 64, 32, 4, 8, false, Scales::plain, CodeTable::none, 32, 18)        \
@@ -124,6 +124,29 @@ struct Visibility {
     const uint8_t* known;     // [slots] 1 for a slot that holds a row, 0 for one that nothing attends to; null: all hold one
 };
 
+// What a layer has in place of attention: a gated delta net, or a short convolution, which has no heads. A row of slot s
+// lies in the rings at s modulo num_slots, the state of place p at p / stride modulo num_states (model/mixer_rows.py).
+struct Mixer {
+    int32_t num_channels, kernel_size, num_slots, num_states;
+    int32_t num_key_heads, num_value_heads, key_dim, value_dim, has_tiled_keys, stride, lag;
+    const float* taps;        // [kernel_size][num_channels]
+    const float* bias;        // [num_channels], or null
+    const float* rates;       // [num_value_heads], of decays; decay_bias likewise
+    const float* decay_bias;
+    const float* scale;  // [value_dim], of each head's normalised output
+    float* inputs;       // [num_slots][num_channels]
+    float* rows;         // [num_slots]: keys of all key heads, updates of all value heads, and logarithms of their decays
+    float* states;       // [num_states][num_value_heads][key_dim][value_dim]
+    int64_t* held;       // the first and the last place with a state; 0 and 0: no place
+};
+constexpr int MOST_TAPS = 16;  // of kernel_size, as checkpoints/families has it
+
+// A row's text before itself: the slots before `text_end`, then those of `own`. Its state sums up `place` tokens.
+struct RowPath {
+    int32_t place, text_end, num_own;
+    const int32_t* own;
+};
+
 // Noise of one row: the two halves of its key, see forerun.sampling.noise; `is_noisy` is 0 for none.
 struct RowNoise {
     int32_t low, high, is_noisy;
@@ -181,6 +204,17 @@ struct Kernels {
     void (*join)(const float* partial, int64_t chunk_stride, int num_chunks, Heads heads, int t_begin, int t_end,
                  int head_begin, int head_end, const float* sinks, float* mixed);
 
+    // x *= 1 / (1 + exp(-gate)) for rows [t_begin, t_end); a gate of one element is that of its whole row.
+    void (*sigmoid_mul)(float* x, int size, const float* gate, int gate_size, int t_begin, int t_end);
+
+    // Columns [begin, end) of a mixer's convolution for all rows, whose inputs go to their slots. See mixers.h.
+    void (*convolve)(const Mixer& mixer, const float* in, int64_t in_stride, const RowPath* paths, int num_rows,
+                     int first_slot, int begin, int end, float* out);
+    // The value heads of one key head for all rows. `reach`: slots from the place of any row to the end of the pass, and
+    // two vectors more. Advances the states up to the places of the rows.
+    void (*delta_net)(const Mixer& net, const float* convolved, const float* in, int64_t in_stride, const RowPath* paths,
+                      int num_rows, int first_slot, int key_head, int64_t reach, float eps, float* mixed, void* scratch);
+
     // The two best totals of scores[begin..end) divided by `temperature` plus noise; ties go to the lowest token.
     // `scratch` has room for end - begin floats.
     TopTwo (*sample)(const float* scores, int begin, int end, float temperature, RowNoise noise, float* scratch);
@@ -196,5 +230,7 @@ constexpr int ATTENTION_ROWS = 16;  // largest number of rows in one call of att
 
 // Bytes of scratch memory for one call of attend.
 int64_t attend_scratch_bytes(Heads heads);
+// The same of delta_net.
+int64_t mixer_scratch_bytes(const Mixer& net, int64_t reach);
 
 }  // namespace forerun

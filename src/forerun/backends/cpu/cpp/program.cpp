@@ -78,6 +78,7 @@ static int64_t width_of_sum(const Op& op) {
 Program::Program(const Shape& shape, const Op* ops, int num_ops, int num_buffers)
     : shape_(shape), ops_(ops, ops + num_ops), buffers_(static_cast<size_t>(num_buffers)) {
     for (const Op& op : ops_) {
+        if (op.mixer) mixer_ = op.mixer;
         if (op.experts && op.experts->num_chosen > most_chosen_) most_chosen_ = op.experts->num_chosen;
         if (op.experts && op.experts->num_experts > most_experts_) most_experts_ = op.experts->num_experts;
         if (op.kind == static_cast<int32_t>(OpKind::tree_attention)) {
@@ -114,6 +115,8 @@ bool Program::set_buffers(const Buffer* buffers, int max_rows) {
 bool Program::reserve(const Pass& pass, int num_threads) {
     const int64_t prepared = round_up(widest_input_ * 4, LINE) + MOST_PREPARED_ALONE * 9 + 2 * LINE * pass.num_rows;
     const int64_t attention = most_scratch_ + most_result_ * rows_together(pass) * num_chunks(pass);
+    const int64_t mixer = mixer_ && mixer_->num_states ? mixer_scratch_bytes(*mixer_, reach_) : 0;
+    const int64_t most = attention > mixer ? attention : mixer;
     if (most_chosen_) {
         const auto num_pairs = static_cast<size_t>(pass.num_rows) * static_cast<size_t>(most_chosen_);
         for (std::vector<int32_t>* pairs : {&choice_.chosen, &choice_.places, &choice_.rows})
@@ -124,7 +127,7 @@ bool Program::reserve(const Pass& pass, int num_threads) {
     }
     if (static_cast<int>(own_.size()) < num_threads) own_ = std::vector<Scratch>(static_cast<size_t>(num_threads));
     for (Scratch& own : own_)
-        if (!own.reserve(prepared > attention ? prepared : attention)) return false;
+        if (!own.reserve(prepared > most ? prepared : most)) return false;
     const int64_t partials = pass.num_rows <= ATTENTION_ROWS ? most_result_ * pass.num_rows * num_chunks(pass) : 0;
     const int64_t kept = pass.row_skips ? widest_sum_ * 4 * pass.num_rows : 0;
     return (!partials || partials_.reserve(partials)) && (!kept || kept_.reserve(kept));
@@ -137,7 +140,9 @@ bool Program::is_skipped(const Op& op, const Pass& pass) const {
 }
 
 bool Program::run(const Pass& pass, int first_op, int last_op, int num_threads) {
+    if (mixer_) find_paths(pass);
     if (!reserve(pass, num_threads)) return false;
+    if (mixer_) hold_states(pass, first_op, last_op, false);
     Run run{pass, first_op, last_op, forerun::kernels(), this};
     run_job(
         [](void* context, Member& self) {
@@ -145,6 +150,7 @@ bool Program::run(const Pass& pass, int first_op, int last_op, int num_threads) 
             run.program->work(run, self);
         },
         &run, num_threads, pass.stop);
+    if (mixer_ && !(pass.stop && *pass.stop)) hold_states(pass, first_op, last_op, true);
     return true;
 }
 
@@ -166,6 +172,10 @@ void Program::work(const Run& run, Member& self) {
             case OpKind::scale: return share_rows(run, op, self, &Program::scale);
             case OpKind::layer_inputs: return share_rows(run, op, self, &Program::layer_inputs);
             case OpKind::gate_input: return share_rows(run, op, self, &Program::gate_input);
+            case OpKind::add: return share_rows(run, op, self, &Program::add);
+            case OpKind::sigmoid_mul: return share_rows(run, op, self, &Program::sigmoid_mul);
+            case OpKind::convolve: return convolve(run, op, self);
+            case OpKind::delta_net: return delta_net(run, op, self);
         }
         return true;
     };

@@ -21,6 +21,7 @@ namespace forerun {
 enum class OpKind : int32_t {
     embed = 0, norm = 1, linear = 2, rope_append = 3, tree_attention = 4, silu_mul = 5, tap = 6, add_partials = 7,
     norm_add = 8, norm_qk = 9, gelu_mul = 10, experts = 11, scale = 12, layer_inputs = 13, gate_input = 14,
+    add = 15, sigmoid_mul = 16, convolve = 17, delta_net = 18,
 };
 
 // A buffer of float32 with `width` elements per row. It has the rows of the pass or, after select_rows, the last ones.
@@ -43,7 +44,8 @@ struct Op {
     int32_t kind;      // an OpKind
     int32_t reads;     // buffer numbers; -1 for none
     int32_t writes;
-    int32_t residual;  // added to a linear's products or to partials; of gate_input, the inputs of all layers; or -1
+    int32_t residual;  // added to a linear's products or to partials; of gate_input, the inputs of all layers; of
+                       // sigmoid_mul, the gate; of delta_net, what its mixer's first product gives; or -1
     int32_t sublayer;  // its index in Pass::skipped and Pass::row_skips, or -1
     int32_t layer;     // of attention, that whose keys and values it reads; of a tap, that whose output it copies
     int32_t after_select;  // reads and writes only the last rows of the pass, those whose logits are needed
@@ -60,6 +62,7 @@ struct Op {
     const float* query_scales;  // [P], or null
     const float* sinks;         // [num_heads], of attention, or null
     const Experts* experts;     // or null
+    const Mixer* mixer;         // or null
 };
 
 // Rows by token.
@@ -88,6 +91,7 @@ struct Shape {
 // One forward pass, see forerun.model.inputs.
 struct Pass {
     int32_t num_rows, first_slot, prefix_len, num_logit_rows;
+    int32_t num_committed;  // tokens of the text
     const int64_t* token_ids;
     const int64_t* positions;
     const uint8_t* ancestry;   // [num_rows][first_slot + num_rows - prefix_len], or null
@@ -145,6 +149,8 @@ class Program {
         int first_row(const Op& op) const { return op.after_select ? pass.num_rows - pass.num_logit_rows : 0; }
         int num_rows(const Op& op) const { return op.after_select ? pass.num_logit_rows : pass.num_rows; }
     };
+    void find_paths(const Pass& pass);
+    void hold_states(const Pass& pass, int first_op, int last_op, bool are_computed);
     bool reserve(const Pass& pass, int num_threads);
     bool is_skipped(const Op& op, const Pass& pass) const;
     void work(const Run& run, Member& self);
@@ -157,11 +163,15 @@ class Program {
     void scale(const Run& run, const Op& op, Slice rows);
     void layer_inputs(const Run& run, const Op& op, Slice rows);
     void gate_input(const Run& run, const Op& op, Slice rows);
+    void add(const Run& run, const Op& op, Slice rows);
+    void sigmoid_mul(const Run& run, const Op& op, Slice rows);
     // Ops that divide their own work among the threads. False: the job is over, see Member.
     bool share_rows(const Run& run, const Op& op, Member& self, void (Program::*work)(const Run&, const Op&, Slice));
     bool linear(const Run& run, const Op& op, Member& self);
     bool rope_append(const Run& run, const Op& op, Member& self);
     bool attention(const Run& run, const Op& op, Member& self);
+    bool convolve(const Run& run, const Op& op, Member& self);
+    bool delta_net(const Run& run, const Op& op, Member& self);
     bool add_partials(const Run& run, const Op& op, Member& self);
     bool experts(const Run& run, const Op& op, Member& self);
     void choose_experts(const Run& run, const Op& op);
@@ -192,6 +202,10 @@ class Program {
     Scratch shared_rows_, partials_;
     Choice choice_;
     int most_chosen_ = 0, most_experts_ = 0;  // of any op
+    const Mixer* mixer_ = nullptr;  // of any layer that has one; their shapes are the same
+    std::vector<RowPath> paths_;
+    std::vector<int32_t> own_slots_;  // of the paths
+    int64_t reach_ = 0;  // see Kernels::delta_net
     Scratch kept_;  // rows of the residual stream that skip the current sublayer
     std::vector<Scratch> own_;  // one per thread: prepared rows, a normed row, scratch for attention
 };

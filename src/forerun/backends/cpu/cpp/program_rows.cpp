@@ -58,6 +58,24 @@ void Program::norm_add(const Run& run, const Op& op, Slice rows) {
     }
 }
 
+// Adds a branch to the residual stream, except in rows that skip its sublayer.
+void Program::add(const Run& run, const Op& op, Slice rows) {
+    const int64_t size = width(op.writes);
+    for (int row = rows.begin; row < rows.end; row++) {
+        const uint8_t* skips = run.pass.row_skips;
+        if (skips && skips[static_cast<int64_t>(row) * shape_.num_sublayers + op.sublayer]) continue;
+        const float* branch = buffer(op.reads) + row * size;
+        float* x = buffer(op.writes) + row * size;
+        for (int64_t i = 0; i < size; i++) x[i] += branch[i];
+    }
+}
+
+// writes[t] *= sigmoid(gate[t]).
+void Program::sigmoid_mul(const Run& run, const Op& op, Slice rows) {
+    run.kernels.sigmoid_mul(buffer(op.writes), static_cast<int>(width(op.writes)), buffer(op.residual),
+                            static_cast<int>(width(op.residual)), rows.begin, rows.end);
+}
+
 // Normalizes all queries of a row together, and all its keys, in place.
 void Program::norm_qk(const Run& run, const Op& op, Slice rows) {
     const int64_t stride = width(op.reads);

@@ -71,6 +71,25 @@ inline void gelu_mul(const float* gate, int64_t gate_stride, const float* up, in
              [](simd::F a, simd::F b) { return simd::mul(simd::gelu(a), b); });
 }
 
+inline void sigmoid_mul(float* x, int size, const float* gate, int gate_size, int t_begin, int t_end) {
+    const auto share = [](simd::F a) {
+        return simd::div(simd::set1(1.0f), simd::add(simd::set1(1.0f), simd::exp(simd::sub(simd::zero(), a))));
+    };
+    for (int t = t_begin; t < t_end; t++) {
+        float* to = x + static_cast<int64_t>(t) * size;
+        const float* from = gate + static_cast<int64_t>(t) * gate_size;
+        const simd::F of_row = share(simd::set1(from[0]));
+        for (int i = 0; i < size; i += 16) {
+            const int n = size - i < 16 ? size - i : 16;
+            const simd::F factor = gate_size == 1 ? of_row : share(n == 16 ? simd::load(from + i) : simd::load_n(from + i, n));
+            if (n == 16)
+                simd::store(to + i, simd::mul(simd::load(to + i), factor));
+            else
+                simd::store_n(to + i, simd::mul(simd::load_n(to + i, n), factor), n);
+        }
+    }
+}
+
 // One head rotated by rope: y[i] = x[i] cos[i] + x[(i + D/2) mod D] sin[i], where x is first multiplied by scale and
 // weight if there is a norm.
 struct Rotation {

@@ -3,6 +3,7 @@
 #include "attention.h"
 #include "kernels.h"
 #include "linear.h"
+#include "mixers.h"
 #include "prepare.h"
 #include "rows.h"
 #include "sampling.h"
@@ -14,7 +15,8 @@ namespace forerun::FORERUN_TIER {
 
 const Kernels* kernels() {
     static const Kernels table = {
-        FORERUN_NAME(FORERUN_TIER), input_bits, tile_bytes, prepare, linear, rms_norm, silu_mul, gelu_mul, rope_append, attend, join, sample, topk,
+        FORERUN_NAME(FORERUN_TIER), input_bits, tile_bytes, prepare, linear, rms_norm, silu_mul, gelu_mul, rope_append, attend, join,
+        sigmoid_mul, convolve, delta_net, sample, topk,
     };
     return &table;
 }

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from forerun.backends.gpu.language import ROWS, await_inputs, launch_options
+from forerun.backends.gpu.kernel_parts import ROWS, await_inputs, launch_options
 from forerun.backends.gpu.passes.epilogue import keep_left_out, write_residual
 from forerun.backends.gpu.passes.exchange import RankExchange, meet, place_in
 from forerun.backends.gpu.passes.linear_buffers import NextNorm

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-from forerun.backends.gpu.language import IS_EMULATED, launch_options, shared_limit
+from forerun.backends.gpu.kernel_parts import IS_EMULATED, launch_options, shared_limit
 from forerun.backends.gpu.passes.kv_split import LOG2_E, STRETCH
 from forerun.backends.gpu.passes.text_attention import attend_text
 from forerun.backends.gpu.passes.tree_attention import attend_tree

@@ -14,7 +14,7 @@ from typing import Final
 import triton
 import triton.language as tl
 
-from forerun.backends.gpu.language import EMULATED
+from forerun.backends.gpu.kernel_parts import EMULATED
 
 SPAN_INPUTS: Final = 128  # Inputs whose int4 weights are unpacked together.
 SPAN_WORDS = tl.constexpr(SPAN_INPUTS // 8)

@@ -6,7 +6,7 @@ Legend: R rows of a tile (ROW_TILE), O outputs of a tile (block_out), N numbers 
 import triton
 import triton.language as tl
 
-from forerun.backends.gpu.language import ROWS, no_tiles
+from forerun.backends.gpu.kernel_parts import ROWS, no_tiles
 
 EARLY_TILES = tl.constexpr(2)  # Partial squares of more tiles would take registers from the product.
 EARLY_OUT = tl.constexpr(64)  # So would those of two tiles in fewer than four warps.

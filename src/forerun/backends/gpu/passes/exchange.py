@@ -25,7 +25,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from forerun.backends.gpu.language import launch_options
+from forerun.backends.gpu.kernel_parts import launch_options
 
 POLLS_PER_LOOK = tl.constexpr(256)  # Polls between two reads of host memory, which is slower: about 0.2 ms.
 

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from forerun.backends.gpu.language import await_inputs, launch_options
+from forerun.backends.gpu.kernel_parts import await_inputs, launch_options
 from forerun.core.model_spec import ModelSpec
 
 CHUNK = tl.constexpr(256)  # Pairs that a program looks at together.

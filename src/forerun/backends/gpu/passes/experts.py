@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from forerun.backends.gpu.language import ROW_TILE, ROWS, await_inputs, launch_options
+from forerun.backends.gpu.kernel_parts import ROW_TILE, ROWS, await_inputs, launch_options
 from forerun.backends.gpu.passes.expert_pairs import ExpertPairs
 from forerun.backends.gpu.passes.gates import gated_pairs
 from forerun.backends.gpu.passes.linear_buffers import InputNorm, NextNorm

@@ -18,7 +18,7 @@ from typing import Final
 import triton
 import triton.language as tl
 
-from forerun.backends.gpu.language import product
+from forerun.backends.gpu.kernel_parts import product
 from forerun.backends.gpu.row_table import IS_CAUSAL, PREFIX_LEN, TREE_STRIDE
 from forerun.backends.gpu.shared_memory import SPLIT
 

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from forerun.backends.gpu.language import ROWS, await_inputs
+from forerun.backends.gpu.kernel_parts import ROWS, await_inputs
 from forerun.backends.gpu.passes.epilogue import keep_left_out, load_norm, norm_and_bias, write_residual
 from forerun.backends.gpu.passes.exchange import RankExchange, place_in
 from forerun.backends.gpu.passes.gates import gated_pairs

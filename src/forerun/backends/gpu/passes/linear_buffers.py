@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from forerun.backends.gpu.language import ROW_TILE
+from forerun.backends.gpu.kernel_parts import ROW_TILE
 from forerun.backends.gpu.passes.packed_linear import DeviceLinear
 
 

@@ -10,7 +10,7 @@ K input features of a group, G groups, S words of a span; a word is eight int4 w
 import triton
 import triton.language as tl
 
-from forerun.backends.gpu.language import ROWS, no_tiles, product
+from forerun.backends.gpu.kernel_parts import ROWS, no_tiles, product
 from forerun.backends.gpu.passes.dequantise import SPAN_WORDS, int4_values, int8_values
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from forerun.backends.gpu.language import ROW_TILE, launch_options
+from forerun.backends.gpu.kernel_parts import ROW_TILE, launch_options
 from forerun.backends.gpu.passes.dequantise import BFLOAT16_UNIT, SPAN_INPUTS
 from forerun.backends.gpu.passes.tiles import RowBlock, Tiles, choose_rows, choose_tiles
 from forerun.core.model_spec import WeightFormat

@@ -12,7 +12,7 @@ Legend: M matrix rows (a row's heads side by side, then the next row's), D head 
 import triton
 import triton.language as tl
 
-from forerun.backends.gpu.language import no_tiles
+from forerun.backends.gpu.kernel_parts import no_tiles
 from forerun.backends.gpu.passes.kv_split import STRETCH_SIZE, add_sinks, begin_join, join, store_mix
 
 

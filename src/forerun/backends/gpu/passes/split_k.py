@@ -6,7 +6,7 @@ Legend: R rows of a tile (ROW_TILE), O outputs of a tile (block_out).
 import triton
 import triton.language as tl
 
-from forerun.backends.gpu.language import ROWS
+from forerun.backends.gpu.kernel_parts import ROWS
 from forerun.backends.gpu.passes.dequantise import SPAN_WORDS
 from forerun.backends.gpu.passes.matmul import matmul
 

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import torch
 
-from forerun.backends.gpu.language import ROW_TILE
+from forerun.backends.gpu.kernel_parts import ROW_TILE
 from forerun.backends.gpu.passes.dequantise import SPAN_INPUTS
 from forerun.core.model_spec import WeightFormat
 

@@ -14,7 +14,7 @@ Legend: M matrix rows (a row's heads side by side, then the next row's), S logic
 import triton
 import triton.language as tl
 
-from forerun.backends.gpu.language import await_inputs
+from forerun.backends.gpu.kernel_parts import await_inputs
 from forerun.backends.gpu.passes.kv_split import (
     SPLIT_SIZE,
     STRETCH_SIZE,

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from forerun.backends.gpu.language import await_inputs, launch_options
+from forerun.backends.gpu.kernel_parts import await_inputs, launch_options
 from forerun.backends.gpu.passes.qkv import HeadsShape
 from forerun.backends.gpu.row_table import RowTable
 from forerun.core.model_spec import ModelSpec

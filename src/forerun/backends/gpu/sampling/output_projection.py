@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from forerun.backends.gpu.language import ROWS, await_inputs
+from forerun.backends.gpu.kernel_parts import ROWS, await_inputs
 from forerun.backends.gpu.passes.epilogue import load_norm, norm_and_bias
 from forerun.backends.gpu.passes.linear_buffers import InputNorm, SplitWorkspace
 from forerun.backends.gpu.passes.packed_linear import DeviceLinear

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from forerun.backends.gpu.language import await_inputs, launch_options
+from forerun.backends.gpu.kernel_parts import await_inputs, launch_options
 from forerun.backends.gpu.sampling.tile_maxima import NO_TOTAL, order_total, ordered_bits
 from forerun.core.config import SamplingParams
 

@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional
 
-from forerun.backends.gpu.language import await_inputs, launch_options, on_device
+from forerun.backends.gpu.kernel_parts import await_inputs, launch_options, on_device
 from forerun.backends.gpu.sampling.score_shaping import LEADER_BLOCK, SCORE_BLOCK, ScoreRows
 from forerun.backends.gpu.sampling.tile_maxima import NO_TOTAL, key_totals, keys_of, order_total, ordered_bits
 from forerun.core.config import SamplingParams

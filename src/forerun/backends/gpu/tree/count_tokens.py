@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from forerun.backends.gpu.language import await_inputs, launch_options
+from forerun.backends.gpu.kernel_parts import await_inputs, launch_options
 from forerun.backends.gpu.sampling.score_shaping import RequestSettings
 from forerun.backends.gpu.tree import device_tree as layout
 from forerun.backends.gpu.tree.device_tree import NUM_TOKENS, DeviceTree

@@ -21,8 +21,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from forerun.backends.device_rounds import RoundOutcome
 from forerun.backends.gpu.row_table import RowTable
-from forerun.backends.rounds import RoundOutcome
 
 MOST_NODES: Final = 64  # A node's ancestors are the bits of one int64.
 MOST_BATCH_CHILDREN: Final = 128  # Children of all nodes that one draft pass expands.

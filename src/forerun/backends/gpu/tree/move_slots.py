@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from forerun.backends.gpu.language import await_inputs, launch_options
+from forerun.backends.gpu.kernel_parts import await_inputs, launch_options
 from forerun.backends.gpu.tree import device_tree as layout
 
 MOVES_HEADER = tl.constexpr(layout.MOVES_HEADER)

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from forerun.backends.gpu.language import await_inputs, launch_options
+from forerun.backends.gpu.kernel_parts import await_inputs, launch_options
 from forerun.backends.gpu.tree.device_tree import COMMITTED, DeviceTree, bits_of
 from forerun.core.drafter_config import MAX_MATCH, MIN_MATCH
 

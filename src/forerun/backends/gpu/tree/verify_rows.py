@@ -6,7 +6,7 @@ Legend: N the largest number of nodes, W nodes of a batch, C children of each, R
 import triton
 import triton.language as tl
 
-from forerun.backends.gpu.language import await_inputs, launch_options
+from forerun.backends.gpu.kernel_parts import await_inputs, launch_options
 from forerun.backends.gpu.row_table import RowTable
 from forerun.backends.gpu.sampling.join_tiles import TopK
 from forerun.backends.gpu.tree.add_and_prune import add_and_prune

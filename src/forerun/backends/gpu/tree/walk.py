@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from forerun.backends.gpu.language import await_inputs, launch_options
+from forerun.backends.gpu.kernel_parts import await_inputs, launch_options
 from forerun.backends.gpu.sampling.join_tiles import Sampled
 from forerun.backends.gpu.tree import device_tree as layout
 from forerun.backends.gpu.tree.device_tree import (

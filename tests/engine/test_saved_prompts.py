@@ -1,0 +1,204 @@
+"""Texts on disk: a new process reads none of them again, and writes what it would have written."""
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from forerun import Engine, EngineConfig, NoDrafter, PromptLookup, SamplingParams
+from forerun.model import saved_prompts
+from forerun.model.runner import Runner
+from forerun.model.saved_prompts import BLOCK, PromptFolder
+from tests.tiny import random_weights, tiny_runner
+from tests.tiny_families import family_spec
+
+TEXT = "".join(f"def f{number}(x):\n    return x + {number}\n\n" for number in range(120))
+CONFIG = EngineConfig(drafter=NoDrafter(), num_threads=1, device="cpu", saved_prompt_bytes=10**9, cache_bytes=0)
+GREEDY = SamplingParams(max_new_tokens=16)
+MANY = [*range(1, 91)] * 20  # 1,800 tokens
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FORERUN_CACHE", str(tmp_path))
+    return tmp_path / "prompts"
+
+
+def files_in(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*/*/*"))
+
+
+def test_a_new_engine_reads_only_what_is_new(folder: Path) -> None:
+    with Engine(CONFIG) as engine:
+        first = engine.generate(TEXT, GREEDY, owner="a")
+        engine.save_prompts()
+        num_tokens = len(engine.encode(TEXT))
+    assert first.stats.num_reused_tokens == 0
+    assert len(files_in(folder)) == (num_tokens + 15) // BLOCK
+    for drafter in (NoDrafter(), PromptLookup()):
+        with Engine(EngineConfig(drafter=drafter, num_threads=1, saved_prompt_bytes=10**9)) as engine:
+            again = engine.generate(TEXT, GREEDY, owner="a")
+            assert again.token_ids == first.token_ids
+            assert num_tokens - again.stats.num_reused_tokens <= BLOCK
+            other = engine.generate(TEXT[: len(TEXT) // 2] + "class A:", GREEDY, owner="a")
+            assert num_tokens // 2 - other.stats.num_reused_tokens < 2 * BLOCK, "its beginning is shared"
+            assert engine.generate(TEXT, GREEDY, owner="b").stats.num_reused_tokens == 0, "another user's"
+
+
+def test_only_the_user_may_read_the_files(folder: Path) -> None:
+    with Engine(CONFIG) as engine:
+        engine.generate(TEXT, GREEDY)
+        engine.save_prompts()
+    assert {file.stat().st_mode & 0o777 for file in files_in(folder)} == {0o600}
+    assert folder.stat().st_mode & 0o077 == 0
+
+
+def test_short_texts_are_not_saved(folder: Path) -> None:
+    with Engine(CONFIG) as engine:
+        engine.generate("x = 1", GREEDY)
+        engine.save_prompts()
+    assert files_in(folder) == []
+
+
+def test_saving_stops_when_it_is_told_to(folder: Path) -> None:
+    with Engine(CONFIG) as engine:
+        engine.generate(TEXT, GREEDY)
+        answers = iter([True, True, False])
+        engine.save_prompts(lambda: next(answers))
+        assert len(files_in(folder)) == 2
+        engine.save_prompts()
+        assert len(files_in(folder)) > 4
+
+
+@pytest.fixture
+def runner(tmp_path: Path) -> Runner:
+    return opened("smollm3", tmp_path / "prompts")
+
+
+def opened(family: str, path: Path, *, max_bytes: int = 10**9) -> Runner:
+    rng = random.Random(3)
+    spec = family_spec(rng, family, vocab_size=96, max_positions=4096)
+    runner = tiny_runner(spec, random_weights(spec, torch.Generator().manual_seed(1)), capacity=2200)
+    runner.save_on_disk(PromptFolder(path=path, model=family, max_bytes=max_bytes))
+    return runner
+
+
+def read(runner: Runner, token_ids: list[int], owner: str = "") -> int:
+    """Read a text, and return how many of its tokens were there."""
+    runner.recall(token_ids, owner)
+    return runner.sync(token_ids)
+
+
+def saved(runner: Runner, token_ids: list[int]) -> None:
+    read(runner, token_ids)
+    for _ in runner.save_text():
+        pass
+
+
+def next_logits(runner: Runner) -> torch.Tensor:
+    return runner.extend([1], num_logit_rows=1)
+
+
+def test_rows_are_the_same_to_the_bit(folder: Path) -> None:
+    first = opened("smollm3", folder)
+    saved(first, MANY)
+    expected = next_logits(first)
+    second = opened("smollm3", folder)
+    assert read(second, MANY) == len(MANY) // BLOCK * BLOCK
+    assert torch.equal(next_logits(second), expected)
+    rows = second.cache.storage_2LSKD[:, :, : len(MANY)]
+    assert torch.equal(rows, first.cache.storage_2LSKD[:, :, : len(MANY)])
+
+
+@pytest.mark.parametrize("damage", ["cut", "byte", "empty", "other", "gone"])
+def test_a_damaged_file_is_dropped(folder: Path, damage: str) -> None:
+    first = opened("smollm3", folder)
+    saved(first, MANY)
+    expected = next_logits(first)
+    second = opened("smollm3", folder)
+    files = second._on_disk._files(MANY, "")  # type: ignore[union-attr]
+    victim = files[3].with_suffix(".kv")
+    content = victim.read_bytes()
+    match damage:
+        case "cut":
+            victim.write_bytes(content[:-1])
+        case "byte":
+            victim.write_bytes(content[:-100] + bytes([content[-100] ^ 1]) + content[-99:])
+        case "empty":
+            victim.write_bytes(b"")
+        case "other":
+            victim.write_bytes(files[4].with_suffix(".kv").read_bytes())
+        case "gone":
+            victim.unlink()
+    assert read(second, MANY) == 3 * BLOCK
+    assert torch.equal(next_logits(second), expected)
+    assert not victim.exists()
+    saved(second, MANY)
+    assert read(opened("smollm3", folder), MANY) == len(MANY) // BLOCK * BLOCK
+
+
+def test_the_limit_holds_and_the_ends_of_old_texts_go_first(folder: Path) -> None:
+    runner = opened("smollm3", folder)
+    saved(runner, MANY)
+    size = files_in(folder)[0].stat().st_size
+    small = opened("smollm3", folder, max_bytes=10 * size)
+    other = [5, *MANY[1:1200]]
+    saved(small, other)
+    assert sum(file.stat().st_size for file in files_in(folder)) <= 10 * size
+    assert read(opened("smollm3", folder), other) == len(other) // BLOCK * BLOCK
+    assert read(opened("smollm3", folder), MANY) >= 5 * BLOCK, "its beginning stays"
+
+
+def test_a_full_disk_ends_the_saving_with_one_warning(
+    folder: Path, runner: Runner, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(saved_prompts, "FREE_BYTES", 2**60)
+    saved(runner, MANY)
+    saved(runner, MANY[5:])
+    assert files_in(folder) == []
+    assert caplog.text.count("texts are no longer saved") == 1
+    assert "--no-saved-prompts" in caplog.text
+
+
+def test_rows_that_are_no_numbers_are_not_saved(folder: Path, runner: Runner) -> None:
+    read(runner, MANY)
+    runner.cache.storage_2LSKD[0, 0, 300] = float("nan")
+    for _ in runner.save_text():
+        pass
+    assert read(opened("smollm3", folder), MANY) == BLOCK
+
+
+def test_a_text_with_windows_is_resumed_where_they_were_saved(folder: Path) -> None:
+    first = opened("gemma3_text", folder)
+    saved(first, MANY)
+    expected = next_logits(first)
+    second = opened("gemma3_text", folder)
+    assert read(second, MANY) == len(MANY) // BLOCK * BLOCK
+    assert torch.equal(next_logits(second), expected)
+
+
+@pytest.mark.parametrize("seeds", [range(3), pytest.param(range(3, 300), marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize("family", ["smollm3", "gemma3_text", "mistral"])
+def test_random_texts_and_starts(folder: Path, family: str, seeds: range) -> None:
+    """Texts that go on, part and come again, with a new process between any two: rows equal those of a fresh one."""
+    for seed in seeds:
+        rng = random.Random(seed)
+        runner = opened(family, folder, max_bytes=rng.choice([10**9, 60 * 10**4]))
+        fresh = opened(family, folder / "none", max_bytes=0)
+        text = [rng.randrange(90) for _ in range(1100)]
+        for _ in range(3):
+            cut = rng.choice([len(text), rng.randrange(len(text))])
+            text = text[:cut] + [rng.randrange(90) for _ in range(rng.randrange(1, 500))]
+            text = text[:2000]
+            read(runner, text)
+            read(fresh, text)
+            assert torch.equal(next_logits(runner), next_logits(fresh)), f"seed {seed}"
+            for number, _ in enumerate(runner.save_text()):
+                if number == rng.randrange(8):
+                    break
+            if rng.random() < 0.5:
+                runner = opened(family, folder)
+        for file in rng.sample(files_in(folder), min(2, len(files_in(folder)))):
+            file.write_bytes(file.read_bytes()[: rng.randrange(200)])
+    assert not any(file.suffix == saved_prompts.NEW for file in files_in(folder))
