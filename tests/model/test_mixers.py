@@ -69,11 +69,13 @@ def with_places(spec: ModelSpec, stride: int, lag: int) -> ModelSpec:
     return replace(spec, delta_net=replace(spec.mixer, stride=stride, lag=lag))
 
 
-def runner_of(family: str, seed: int, dtype: torch.dtype, backend: Backend = REFERENCE) -> Runner:
+def runner_of(
+    family: str, seed: int, dtype: torch.dtype, backend: Backend = REFERENCE, *, cache_bytes: int = 0
+) -> Runner:
     spec, weights = model(family, seed, dtype)
     if backend is NATIVE and isinstance(spec.mixer, Mamba2):
         pytest.skip("the native kernels do not compute Mamba 2")
-    runner = tiny_runner(spec, weights, backend=backend, capacity=CAPACITY)
+    runner = tiny_runner(spec, weights, backend=backend, capacity=CAPACITY, cache_bytes=cache_bytes)
     poison_freed_slots(runner)
     return runner
 
@@ -303,10 +305,7 @@ def test_a_snapshot_takes_no_more_memory_than_counted_and_that_of_the_worst_plac
 
 
 def saving(family: str, backend: Backend = REFERENCE) -> Runner:
-    spec, weights = model(family, 0, torch.float32)
-    runner = tiny_runner(spec, weights, backend=backend, capacity=CAPACITY, cache_bytes=1 << 26)
-    poison_freed_slots(runner)
-    return runner
+    return runner_of(family, 0, torch.float32, backend, cache_bytes=1 << 26)
 
 
 @KERNELS

@@ -13,9 +13,10 @@ import torch
 
 from forerun.backends.backend import Backend
 from forerun.backends.cpu.backend import NATIVE
-from forerun.backends.cpu.binding import fault
+from forerun.backends.dtypes import Conditions, native_obstacle
 from forerun.backends.torch.backend import FUSED, REFERENCE
 from forerun.core.config import SamplingParams
+from forerun.core.mechanisms import mechanisms_of
 from forerun.core.model_spec import ModelSpec
 from forerun.decoding.decoder import Request
 from forerun.decoding.drafters import Drafters
@@ -78,9 +79,9 @@ class Case:
         )  # fmt: skip
 
 
-def kernels_of(number: int) -> Backend:
-    """Native kernels and torch's by turns."""
-    if number % 2 or fault() is not None:
+def kernels_of(number: int, spec: ModelSpec) -> Backend:
+    """Native kernels, where they run such a model, and torch's by turns."""
+    if number % 2 or native_obstacle(Conditions(needed=mechanisms_of(spec, CAPACITY))) is not None:
         return FUSED if number % 4 == 1 else REFERENCE
     return NATIVE
 
@@ -88,7 +89,7 @@ def kernels_of(number: int) -> Backend:
 def random_case(number: int, family: str) -> Case:
     rng = random.Random(f"{family} {number}")
     spec = family_spec(rng, family, hidden_size=12, intermediate_size=16)
-    kernels = kernels_of(number)
+    kernels = kernels_of(number, spec)
     dtype = torch.float32 if kernels is NATIVE else torch.float64
     generator = torch.Generator().manual_seed(number)
     weights = random_weights(spec, generator, dtype=dtype)
