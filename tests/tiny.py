@@ -130,6 +130,7 @@ def tiny_runner(
     capacity: int = CAPACITY,
     device: str = "cpu",
     cache_bytes: int = 0,
+    num_rows: int = 0,
 ) -> Runner:
     """A runner in the weights' own dtype. The weights are shared with the caller's, not consumed."""
     dtype = weights["embedding.weight"].dtype
@@ -141,6 +142,7 @@ def tiny_runner(
         dtype=dtype,
         device=device,
         cache_bytes=cache_bytes,
+        num_rows=num_rows,
     )
 
 

@@ -11,10 +11,12 @@ from forerun.core.sublayers import (
     MLP,
     NOTHING,
     SkipSet,
+    absent_sublayers,
     all_sublayers,
     every_other_layer,
     kept_share,
     read_skips,
+    skippable,
     write_skips,
 )
 from forerun.model.program import build_program
@@ -29,6 +31,13 @@ SKIP_SETS = st.frozensets(st.tuples(st.integers(0, 99), st.sampled_from([ATTENTI
 )
 def test_every_other_layer_is_odd_and_neither_first_nor_last(num_layers: int, layers: list[int]) -> None:
     assert every_other_layer(num_layers) == {(layer, kind) for layer in layers for kind in (ATTENTION, MLP)}
+
+
+def test_what_layers_lack_is_not_skipped() -> None:
+    spec = plain_spec(num_layers=5, mlp_only=(1,), mixer_only=(2, 3))
+    absent = absent_sublayers(spec)
+    assert skippable(5, absent) == ((1, MLP), (2, ATTENTION), (3, ATTENTION))
+    assert every_other_layer(5, absent) == {(1, MLP), (3, ATTENTION)}
 
 
 @given(skipped=SKIP_SETS)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from forerun.core.pace import Pace
-from forerun.core.sublayers import ATTENTION
+from forerun.core.sublayers import ATTENTION, MLP, absent_sublayers, all_sublayers
 from forerun.drafting.layer_skip.speed_model import SkipCosts, measure_skip_costs
 from forerun.model import pass_times
 from forerun.model.executor import ForwardInput, ForwardOutput
@@ -131,9 +131,10 @@ class SkippingPasses:
         assert len(inputs.token_ids) == 1
         self.num_passes += 1
         self.contexts.add(inputs.prefix_len)
-        num_layers = self._runner.spec.num_layers
-        num_attention = num_layers - sum(kind == ATTENTION for _, kind in inputs.skipped)
-        num_mlp = 2 * num_layers - len(inputs.skipped) - num_attention
+        spec = self._runner.spec
+        run = {*all_sublayers(spec.num_layers)} - inputs.skipped - absent_sublayers(spec)
+        num_attention = sum(kind == ATTENTION for _, kind in run)
+        num_mlp = len(run) - num_attention
         self.now += self.seconds(inputs.prefix_len, num_attention, num_mlp)
         self.now += self._disturbance_s * (self.num_passes % 7 == 0)
         return self._forward(inputs)
@@ -164,6 +165,17 @@ def test_what_sublayers_take_is_found_and_how_it_grows_with_the_text(
     assert passes.contexts == contexts
     assert costs.whole == whole
     assert_recovered(costs, passes, min(contexts))
+
+
+def test_what_layers_lack_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = plain_spec(num_layers=5, mlp_only=(1, 2), mixer_only=(0, 3))
+    runner = tiny_runner(spec, random_weights(spec, torch.Generator().manual_seed(0)), capacity=301)
+    passes = SkippingPasses(runner, monkeypatch)
+    whole_s = passes.seconds(64, 3, 3)
+    costs = measure_skip_costs(runner, Pace(steps=((1, whole_s),)), budget_s=1e9)
+    assert costs.absent == {(0, MLP), (1, ATTENTION), (2, ATTENTION), (3, MLP)}
+    assert costs.mlp_s == pytest.approx(passes.mlp_s)
+    assert costs.draft_s(1, 2, 200) == pytest.approx(passes.seconds(200, 2, 1))
 
 
 def test_a_stand_in_fills_the_cache_whatever_was_in_it() -> None:

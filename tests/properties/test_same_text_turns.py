@@ -74,7 +74,7 @@ class Case:
     def runner(self, weights: Weights, num_blocks: int = 0) -> Runner:
         element_bytes = weights["embedding.weight"].element_size()
         return tiny_runner(
-            self.spec, weights, backend=self.kernels, capacity=CAPACITY,
+            self.spec, weights, backend=self.kernels, capacity=CAPACITY, num_rows=MOST_ROWS,
             cache_bytes=num_blocks * BLOCK * self.spec.kv_bytes_per_token(element_bytes),
         )  # fmt: skip
 

@@ -1,8 +1,8 @@
 """The sublayers of a model that a draft pass may skip: attention and MLP of every layer, separately.
 
 "attention" of a layer with a mixer (`core.mixers`) is this mixer. A layer may lack one of the two sublayers; to skip
-that changes nothing. A mixer can be skipped as attention can: the rows of a draft leave nothing in its
-slots and read nothing from them, and its state sums up committed rows, which no pass skips.
+that changes nothing, so searches leave it out. A mixer can be skipped as attention can: the rows of a draft leave
+nothing in its slots and read nothing from them, and its state sums up committed rows, which no pass skips.
 """
 
 from functools import lru_cache
@@ -24,17 +24,23 @@ def all_sublayers(num_layers: int) -> tuple[Sublayer, ...]:
     return tuple((layer, kind) for layer in range(num_layers) for kind in (ATTENTION, MLP))
 
 
-def skippable(num_layers: int) -> tuple[Sublayer, ...]:
-    """The sublayers of all layers except the first and the last, which every draft needs.
+def absent_sublayers(spec: ModelSpec) -> SkipSet:
+    """Those that a model's layers lack."""
+    return frozenset([*((layer, ATTENTION) for layer in spec.mlp_only), *((layer, MLP) for layer in spec.mixer_only)])
+
+
+def skippable(num_layers: int, absent: SkipSet = NOTHING) -> tuple[Sublayer, ...]:
+    """The sublayers of all layers except the first and the last, which every draft needs, and except absent ones.
 
     Source: SWIFT, arXiv 2410.06916, section 4.1.
     """
-    return tuple((layer, kind) for layer in range(1, num_layers - 1) for kind in (ATTENTION, MLP))
+    inner = ((layer, kind) for layer in range(1, num_layers - 1) for kind in (ATTENTION, MLP))
+    return tuple(sublayer for sublayer in inner if sublayer not in absent)
 
 
-def every_other_layer(num_layers: int) -> SkipSet:
+def every_other_layer(num_layers: int, absent: SkipSet = NOTHING) -> SkipSet:
     """SWIFT's initial set: the skippable odd layers."""
-    return frozenset(sublayer for sublayer in skippable(num_layers) if sublayer[0] % 2)
+    return frozenset(sublayer for sublayer in skippable(num_layers, absent) if sublayer[0] % 2)
 
 
 def require_skippable(skipped: SkipSet, num_layers: int) -> None:

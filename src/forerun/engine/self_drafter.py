@@ -7,7 +7,7 @@ from typing import Protocol
 from forerun.core.drafter_config import LayerSkip
 from forerun.core.errors import require
 from forerun.core.model_spec import ModelSpec, WeightFormat
-from forerun.core.sublayers import NOTHING
+from forerun.core.sublayers import NOTHING, absent_sublayers
 from forerun.drafting.drafter import Drafter
 from forerun.drafting.layer_skip.drafter import LayerSkipDrafter, rows_behind_text
 from forerun.drafting.layer_skip.set_files import NamedSet, first_set, read_found_sets, read_sets, sets_beside
@@ -72,7 +72,7 @@ def with_copy(checkpoint: Checkpoint, target: Runner, drafter: LayerSkip, known:
     """
     spec = target.spec
     cache = target.cache
-    unused = first_set(spec.num_layers, known) if drafter.search == "off" else NOTHING
+    unused = first_set(spec.num_layers, known, absent_sublayers(spec)) if drafter.search == "off" else NOTHING
     weights = checkpoint.source.weights(dtype=checkpoint.dtype, weight_format=drafter.weights, device=target.device)
     copy = target.backend.executor(spec, weights, cache, unused)
     return SharedCacheRunner(target, copy, byte_share(spec, drafter.weights, checkpoint))

@@ -64,6 +64,8 @@ class MixerRows:
         num_layers = len(spec.mixer_layers)
         self.num_slots = ring_slots(mixer, capacity, num_rows)
         self.num_states = ring_states(mixer)
+        self._capacity = capacity
+        self._num_rows = num_rows
         wide = torch.promote_types(dtype, torch.float32)
         self._inputs_LSC, _ = zeros((num_layers, self.num_slots, mixer.num_channels), dtype=wide, device=device)
         row_size = mixer.row_size - mixer.num_channels
@@ -115,8 +117,9 @@ class MixerRows:
         return place // self._mixer.stride % self.num_states
 
     def reserve(self, end: int, length: int) -> None:
-        """Slots up to `end` will be written, behind a text of `length` tokens."""
-        lost = end - self.num_slots
+        """Slots up to `end` will be written, behind a text of `length` tokens. As many are lost as to the largest tree
+        behind it, so that where the text can be cut back to does not depend on the trees that drafters propose."""
+        lost = min(max(end, length + self._num_rows), self._capacity) - self.num_slots
         oldest = self._mixer.place(length) - self._mixer.stride if self._mixer.state_size else length
         assert lost <= max(0, min(oldest, self._first_input(length))), (
             f"{end - length} rows behind {length} tokens do not fit into {self.num_slots} slots"

@@ -129,6 +129,7 @@ class TreeCache:
             if sources:
                 self._move_slots(self.storage_2LSKD, sources, start + num_in_place)
             if self.mixer_rows is not None:
+                self.mixer_rows.reserve(move.length, move.length)
                 self.mixer_rows.move(self.committed_len, sources, start + num_in_place)
                 if is_empty:
                     self.mixer_rows.clear()

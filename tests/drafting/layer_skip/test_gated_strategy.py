@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from forerun.core.sublayers import NOTHING, SkipSet, skippable
+from forerun.core.sublayers import ATTENTION, MLP, NOTHING, SkipSet, skippable
 from forerun.drafting.layer_skip.gated_strategy import GatedStrategy
 from forerun.drafting.layer_skip.set_files import NamedSet
 from forerun.drafting.layer_skip.speed_model import SpeedModel
@@ -89,6 +89,15 @@ def search_with_rival(in_use: tuple[int, int]) -> tuple[GatedStrategy, SkipSet]:
     hits, rows = in_use
     search.told(search.skipped, hits, rows)
     return search, rival
+
+
+def test_no_set_has_what_layers_lack() -> None:
+    absent = frozenset((layer, (ATTENTION, MLP)[layer % 2]) for layer in range(NUM_LAYERS))
+    machine = speed_model()
+    search = GatedStrategy(NUM_LAYERS, replace(machine, costs=replace(machine.costs, absent=absent)))
+    proposed = [skipped for _ in range(50) for skipped in search.propose(4, CONTEXT)]
+    assert any(proposed)
+    assert not any(skipped & absent for skipped in [search.skipped, *proposed])
 
 
 def test_a_few_lucky_hits_replace_nothing() -> None:

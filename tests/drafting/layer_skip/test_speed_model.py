@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from forerun.core.pace import Pace
-from forerun.core.sublayers import ATTENTION, NOTHING, SkipSet, skippable
+from forerun.core.sublayers import ATTENTION, MLP, NOTHING, SkipSet, skippable
 from forerun.drafting.layer_skip.skip_penalties import sigmoid
 from forerun.drafting.layer_skip.speed_model import LEAST_PENALTY, SkipCosts, SpeedModel
 
@@ -41,11 +41,13 @@ def speed_of(
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("absent", [NOTHING, frozenset({(1, MLP), (3, MLP), (4, ATTENTION), (5, MLP)})])
 @pytest.mark.parametrize("seed", range(6))
-def test_the_best_set_is_the_best_of_all_sets(seed: int) -> None:
+def test_the_best_set_is_the_best_of_all_sets(seed: int, absent: SkipSet) -> None:
     rng = np.random.default_rng(seed)
     machine = uneven(6)
-    items = skippable(6)
+    machine = replace(machine, costs=replace(machine.costs, absent=absent))
+    items = skippable(6, absent)
     intercept = 3.5
     penalties = rng.normal(0.3, 0.4, len(items))
     by_item = dict(zip(items, penalties.tolist(), strict=True))

@@ -11,7 +11,7 @@ import pytest
 
 from forerun.core.drafter_config import LayerSkip, paper_layer_skip
 from forerun.core.errors import ConfigError
-from forerun.core.sublayers import SkipSet, every_other_layer
+from forerun.core.sublayers import ATTENTION, MLP, SkipSet, every_other_layer
 from forerun.drafting.layer_skip.swift_strategy import SwiftStrategy, load_library, paper_skip_ratio, suggest_point
 from tests.tiny import plain_spec
 
@@ -58,6 +58,14 @@ def test_global_generators_are_neither_read_nor_moved() -> None:
     np.random.seed(2)
     random.seed(2)
     assert run(SwiftStrategy(NUM_LAYERS, swift(bayes_interval=8)), 8) == first
+
+
+def test_candidates_skip_their_share_of_what_there_is() -> None:
+    absent = frozenset((layer, (ATTENTION, MLP)[layer % 2]) for layer in range(NUM_LAYERS))
+    search = SwiftStrategy(NUM_LAYERS, swift(bayes_interval=8), absent=absent)
+    first = search.skipped
+    assert {len(skipped) for skipped in run(search, 16) if not skipped & absent} == {2}
+    assert first == every_other_layer(NUM_LAYERS) - absent
 
 
 def test_every_25th_candidate_is_bayesian() -> None:

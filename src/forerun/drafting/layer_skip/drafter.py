@@ -1,6 +1,7 @@
 """Self-drafting: the target drafts with some of its sublayers skipped (SWIFT, arXiv 2410.06916)."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from torch import Tensor
@@ -9,7 +10,7 @@ from forerun.core.config import SamplingParams
 from forerun.core.drafter_config import LayerSkip
 from forerun.core.pace import Pace
 from forerun.core.steps import SkipReport
-from forerun.core.sublayers import ATTENTION, MLP, layers_of, skippable
+from forerun.core.sublayers import ATTENTION, MLP, absent_sublayers, layers_of, skippable
 from forerun.drafting.draft_rows import MAX_CATCH_UP, DraftRows
 from forerun.drafting.draft_tree import DraftTree
 from forerun.drafting.drafter import (
@@ -74,7 +75,8 @@ class LayerSkipDrafter(Drafter, HasCosts, RidesAlong, SearchesFirst):
         rows = DraftRows(runner, policy.draft_width * config.depth + MAX_CATCH_UP)
         self._draft = DraftTree(self._guessed, rows, target_vocab_size=runner.spec.vocab_size)
         self._policy = policy
-        self._known = list(known)
+        self._absent = absent_sublayers(runner.spec)
+        self._known = [replace(named, skipped=named.skipped - self._absent) for named in known]
         self.search = SkipSearch(self._first_strategy(), runner)
         self._looks_up = tree.looks_up
         self.needs_costs = config.search == "gated"
@@ -112,7 +114,7 @@ class LayerSkipDrafter(Drafter, HasCosts, RidesAlong, SearchesFirst):
         """Use these pass times from now on to choose the skip set and the draft depth; what drafts cost with it."""
         self._costs = costs
         config = self._config
-        if config.search == "gated" and skippable(self.runner.spec.num_layers):
+        if config.search == "gated" and skippable(self.runner.spec.num_layers, self._absent):
             depth = min(config.depth, max(1, config.verify_width - 1))
             speed_model = SpeedModel(
                 costs=costs, target=target, round_s=ROUND_S, expansion_s=EXPANSION_S, max_depth=depth
@@ -183,11 +185,11 @@ class LayerSkipDrafter(Drafter, HasCosts, RidesAlong, SearchesFirst):
     def _first_strategy(self) -> Strategy:
         config = self._config
         num_layers = self.runner.spec.num_layers
-        if config.search == "paper" and config.optimise and skippable(num_layers):
+        if config.search == "paper" and config.optimise and skippable(num_layers, self._absent):
             if config.bayes:
                 load_library()  # otherwise its first use would import it during a request
-            return SwiftStrategy(num_layers, config, seed=self._policy.seed)
-        return FixedSet(first_set(num_layers, self._known))
+            return SwiftStrategy(num_layers, config, seed=self._policy.seed, absent=self._absent)
+        return FixedSet(first_set(num_layers, self._known, self._absent))
 
     def _grow(self, budget: RowBudget) -> None:
         for _ in range(self._config.depth):

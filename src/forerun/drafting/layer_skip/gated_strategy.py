@@ -61,14 +61,16 @@ class GatedStrategy(Strategy):
         self, num_layers: int, speed_model: SpeedModel, *, seed: int = 0, known: Sequence[NamedSet] = ()
     ) -> None:
         assert num_layers >= 3, "only the layers between the first and the last can be skipped"
-        self._items = skippable(num_layers)
+        absent = speed_model.costs.absent
+        self._items = skippable(num_layers, absent)
         self._rng = np.random.default_rng(seed)
-        self._model = PenaltyModel(num_layers)
+        self._model = PenaltyModel(num_layers, absent)
         self._context = speed_model.costs.context
         choice = speed_model.best_set(self._model.intercept, self._model.penalties, self._context)
         first = [limited(one) for one in known] or [NamedSet(name="prior", skipped=choice)]
         self._pool = SetPool(self._model, speed_model, first[0])
-        for named in (*first[1:], NamedSet(name="every other layer", skipped=every_other_layer(num_layers))):
+        others = every_other_layer(num_layers, absent)
+        for named in (*first[1:], NamedSet(name="every other layer", skipped=others)):
             self._pool.add(named, self._context)
         self._pool.refresh()
         if known:

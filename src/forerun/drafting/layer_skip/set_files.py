@@ -21,7 +21,7 @@ from typing import Final
 from forerun.core.errors import ConfigError
 from forerun.core.json_file import MAX_JSON_BYTES, read_bounded, shown
 from forerun.core.output_file import write_whole
-from forerun.core.sublayers import ATTENTION, MLP, SkipSet, every_other_layer
+from forerun.core.sublayers import ATTENTION, MLP, NOTHING, SkipSet, every_other_layer
 
 logger = logging.getLogger(__name__)
 
@@ -52,9 +52,9 @@ class NamedSet:
     num_rows: float = 0.0
 
 
-def first_set(num_layers: int, known: Sequence[NamedSet]) -> SkipSet:
+def first_set(num_layers: int, known: Sequence[NamedSet], absent: SkipSet = NOTHING) -> SkipSet:
     """The initial skip set: the set that the last search used, which is the first known one, or every other layer."""
-    return known[0].skipped if known else every_other_layer(num_layers)
+    return known[0].skipped - absent if known else every_other_layer(num_layers, absent)
 
 
 def sets_beside(model: Path) -> Path:

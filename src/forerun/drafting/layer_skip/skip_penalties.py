@@ -6,7 +6,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from forerun.core.sublayers import SkipSet, skippable
+from forerun.core.sublayers import NOTHING, SkipSet, skippable
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -32,11 +32,11 @@ class PenaltyModel:
     Source: own. SWIFT (arXiv 2410.06916) fits a Gaussian process to the same scores; it ranks unseen sets no better.
 
     Args:
-        num_layers: layers of the model; its skippable sublayers are the items.
+        num_layers, absent: layers of the model, and sublayers that they lack; its skippable sublayers are the items.
     """
 
-    def __init__(self, num_layers: int) -> None:
-        items = skippable(num_layers)
+    def __init__(self, num_layers: int, absent: SkipSet = NOTHING) -> None:
+        items = skippable(num_layers, absent)
         self._place = {item: number for number, item in enumerate(items, start=1)}
         middle = (num_layers - 1) / 2
         shape = np.array([1.0 + (OUTER_PENALTY - 1.0) * abs(layer / middle - 1.0) ** 4 for layer, _ in items])

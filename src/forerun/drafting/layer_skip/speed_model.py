@@ -8,7 +8,16 @@ import numpy as np
 import torch
 
 from forerun.core.pace import Pace
-from forerun.core.sublayers import ATTENTION, MLP, NOTHING, SkipSet, Sublayer, all_sublayers, skippable
+from forerun.core.sublayers import (
+    ATTENTION,
+    MLP,
+    NOTHING,
+    SkipSet,
+    Sublayer,
+    absent_sublayers,
+    all_sublayers,
+    skippable,
+)
 from forerun.drafting.layer_skip.skip_penalties import Floats, sigmoids
 from forerun.model.pass_times import empty_cache, least_times, stand_in, time_pass
 from forerun.model.self_drafting import DraftRunner
@@ -33,6 +42,7 @@ class SkipCosts:
         context: tokens before the rows during the measurement.
         attention_slope_s: added seconds of one attention sublayer per token before the rows.
         num_layers: layers of the model.
+        absent: sublayers that they lack.
     """
 
     whole: Pace
@@ -41,6 +51,7 @@ class SkipCosts:
     context: int
     attention_slope_s: float
     num_layers: int
+    absent: SkipSet = NOTHING
 
     def attention_at(self, context: int) -> float:
         """Seconds of one attention sublayer at this context length."""
@@ -48,7 +59,8 @@ class SkipCosts:
 
     def whole_at(self, context: int) -> float:
         """Seconds of a pass of one row with every sublayer."""
-        return self.whole.step_s(1) + self.num_layers * (self.attention_at(context) - self.attention_s)
+        num_attention = self.num_layers - numbers_of(self.absent)[0]
+        return self.whole.step_s(1) + num_attention * (self.attention_at(context) - self.attention_s)
 
     def draft_s(self, num_attention: Number, num_mlp: Number, context: int) -> Number:
         """Seconds of a one-row pass that skips this many sublayers of each kind, at least 1 % of a pass."""
@@ -121,22 +133,21 @@ class SpeedModel:
             penalties: in log-odds, [items] in the order of `skippable`.
         """
         penalties = np.maximum(penalties, LEAST_PENALTY)
-        orders = [kind.argsort(kind="stable") for kind in (penalties[0::2], penalties[1::2])]
-        lost_attention, lost_mlp = (
-            np.concatenate(([0.0], penalties[place::2][order].cumsum())) for place, order in enumerate(orders)
-        )
-        numbers = np.arange(float(len(lost_mlp)))
-        lost = lost_attention[:, None] + lost_mlp
-        speeds = self.speeds(sigmoids(intercept - lost), numbers[:, None], numbers, context)
+        of_kinds = [np.flatnonzero([part[1] == kind for part in self._items]) for kind in KINDS]
+        orders = [places[penalties[places].argsort(kind="stable")] for places in of_kinds]
+        lost_attention, lost_mlp = (np.concatenate(([0.0], penalties[order].cumsum())) for order in orders)
+        attentions, mlps = (np.arange(float(len(lost))) for lost in (lost_attention, lost_mlp))
+        chances = sigmoids(intercept - (lost_attention[:, None] + lost_mlp))
+        speeds = self.speeds(chances, attentions[:, None], mlps, context)
         if self.costs.whole_at(context) >= self.target.step_s(1):
             speeds[0, 0] = 0.0
         num_attention, num_mlp = divmod(int(speeds.argmax()), len(lost_mlp))
-        chosen = [*(2 * orders[0][:num_attention]).tolist(), *(2 * orders[1][:num_mlp] + 1).tolist()]
+        chosen = [*orders[0][:num_attention].tolist(), *orders[1][:num_mlp].tolist()]
         return frozenset([self._items[number] for number in chosen])
 
     @cached_property
     def _items(self) -> tuple[Sublayer, ...]:
-        return skippable(self.costs.num_layers)
+        return skippable(self.costs.num_layers, self.costs.absent)
 
     @cached_property
     def _verify_s(self) -> list[float]:
@@ -158,7 +169,9 @@ def measure_skip_costs(runner: DraftRunner, whole: Pace, *, budget_s: float = 0.
     num_layers = runner.spec.num_layers
     short = min(SHORT_CONTEXT, (cache.capacity - 1) // 2)
     long = min(LONG_CONTEXT, cache.capacity - 1)
-    attentions, mlps = (frozenset(part for part in all_sublayers(num_layers) if part[1] == kind) for kind in KINDS)
+    absent = absent_sublayers(runner.spec)
+    present = frozenset(all_sublayers(num_layers)) - absent
+    attentions, mlps = (frozenset(part for part in present if part[1] == kind) for kind in KINDS)
     runs = [(context, skipped) for context in (short, long) for skipped in (NOTHING, attentions, mlps)]
 
     def time_run(context: int, skipped: SkipSet) -> float:
@@ -169,7 +182,7 @@ def measure_skip_costs(runner: DraftRunner, whole: Pace, *, budget_s: float = 0.
     cache.truncate(0)
 
     def share_s(context: int, skipped: SkipSet) -> float:
-        return max(0.0, seconds[context, NOTHING] - seconds[context, skipped]) / num_layers
+        return max(0.0, seconds[context, NOTHING] - seconds[context, skipped]) / max(1, len(skipped))
 
     scale = whole.step_s(1) / seconds[short, NOTHING]
     slope = (share_s(long, attentions) - share_s(short, attentions)) / max(1, long - short)
@@ -180,4 +193,5 @@ def measure_skip_costs(runner: DraftRunner, whole: Pace, *, budget_s: float = 0.
         context=short,
         attention_slope_s=scale * max(0.0, slope),
         num_layers=num_layers,
+        absent=absent,
     )

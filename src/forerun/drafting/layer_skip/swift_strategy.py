@@ -10,7 +10,7 @@ from forerun.core.drafter_config import LayerSkip, paper_layer_skip
 from forerun.core.errors import ConfigError
 from forerun.core.model_spec import ModelSpec
 from forerun.core.optional_packages import install_command
-from forerun.core.sublayers import SkipSet, every_other_layer, skippable
+from forerun.core.sublayers import NOTHING, SkipSet, every_other_layer, skippable
 from forerun.drafting.layer_skip.search import Strategy
 
 Point: TypeAlias = tuple[float, ...]  # in the unit cube, a coordinate per skippable sublayer
@@ -28,7 +28,7 @@ class SwiftStrategy(Strategy):
     """Proposes one set at a time and keeps the best, until a limit is reached. It is scored by the share of the
     answer's first tokens that it predicts (matchness).
 
-    Every candidate skips int(2 (num_layers - 2) skip_ratio) of the skippable sublayers, at least one. They are drawn
+    Every candidate skips a share `skip_ratio` of the skippable sublayers, rounded down, at least one. They are drawn
     without replacement, except for every `bayes_interval`-th candidate: that one maximises an upper confidence bound of
     a Gaussian process (Matern 5/2) over the unit cube with one coordinate per skippable sublayer. The sublayers with
     the largest coordinates are skipped; ties are broken at random. This takes seconds and needs the library
@@ -48,20 +48,23 @@ class SwiftStrategy(Strategy):
         num_layers: layers of the model, at least 3.
         config: the limits and intervals.
         seed: equal seeds and scores give equal candidates; global generators are not used.
+        absent: sublayers that its layers lack.
     """
 
     is_shaped = False
 
-    def __init__(self, num_layers: int, config: LayerSkip = PAPERS_OWN, *, seed: int = 0) -> None:
+    def __init__(
+        self, num_layers: int, config: LayerSkip = PAPERS_OWN, *, seed: int = 0, absent: SkipSet = NOTHING
+    ) -> None:
         self._config = config
-        self._items = skippable(num_layers)
+        self._items = skippable(num_layers, absent)
         self._num_skipped = max(1, int(len(self._items) * (config.skip_ratio or SKIP_RATIO)))
         self._random = np.random.default_rng(seed)
         self._scores: dict[Point, list[float]] = {}
         self._point: Point = ()  # of the candidate that is being scored
         self._num_stale = 0
         self.is_searching = True
-        self.skipped = every_other_layer(num_layers)
+        self.skipped = every_other_layer(num_layers, absent)
         self.best_score = 0.0
         self.num_steps = 0  # candidates scored
 
