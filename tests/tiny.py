@@ -11,7 +11,7 @@ from forerun.backends.choose import choose_backend
 from forerun.checkpoints.huggingface.names import fused_shapes, tensor_plan
 from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.core.config import Exactness, SamplingParams
-from forerun.core.model_spec import ModelSpec, RopeSpec
+from forerun.core.model_spec import CacheFormat, ModelSpec, RopeSpec
 from forerun.decoding.decoder import Request, Round
 from forerun.decoding.drafters import Drafters
 from forerun.decoding.host_loop import decode
@@ -129,6 +129,7 @@ def tiny_runner(
     backend: Backend | None = None,
     capacity: int = CAPACITY,
     device: str = "cpu",
+    cache_format: CacheFormat = "model",
     cache_bytes: int = 0,
     num_rows: int = 0,
 ) -> Runner:
@@ -141,6 +142,7 @@ def tiny_runner(
         capacity=capacity,
         dtype=dtype,
         device=device,
+        cache_format=cache_format,
         cache_bytes=cache_bytes,
         num_rows=num_rows,
     )
@@ -251,6 +253,11 @@ def decode_ids(
     return [token for step in rounds for token in step.token_ids][:num_tokens]
 
 
+def poison_of(dtype: torch.dtype) -> float:
+    """What makes a row of a cache NaN: in 8 bits -1, since a scale whose bits are all set is NaN."""
+    return -1 if dtype == torch.int8 else float("nan")
+
+
 def poison_freed_slots(runner: Runner) -> None:
     """From now on, NaN in every slot that holds neither committed text nor a live row, after each commit and sync."""
     cache = runner.cache
@@ -258,8 +265,7 @@ def poison_freed_slots(runner: Runner) -> None:
 
     def poison() -> None:
         first_free = cache.committed_len + cache.num_tree
-        cache.keys_LSKD[:, first_free:] = float("nan")
-        cache.values_LSKD[:, first_free:] = float("nan")
+        cache.storage_2LSKD[:, :, first_free:] = poison_of(cache.storage_2LSKD.dtype)
         if cache.mixer_rows is not None:
             rows = cache.mixer_rows
             for ring_LSX, first in ((rows._inputs_LSC, rows._inputs_from), (rows._rows_LSR, rows._rows_from)):

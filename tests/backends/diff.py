@@ -48,9 +48,9 @@ def diff_buffers(
     rows = slice(inputs.first_slot, inputs.num_slots)
 
     def of_rows(some: TreeCache, op: Op) -> dict[str, Tensor]:
-        """What the op has left in the pass's slots, by what it is."""
+        """What the op has left in the pass's slots, by what it is; keys and values as they are read."""
         if op.kind == "rope_append":
-            keys_SKD, values_SKD = some.layer(op.layer)
+            keys_SKD, values_SKD = some.read(op.layer, inputs.num_slots)
             return {"keys": keys_SKD[rows], "values": values_SKD[rows]}
         if op.kind not in ("convolve", "gated_convolution", "delta_net") or some.mixer_rows is None:
             return {}
@@ -68,6 +68,9 @@ def diff_buffers(
             difference = (mine.double() - other.double()).abs().max().item()
             found.append(Difference(op=op, what=what, largest=difference, scale=other.abs().max().item()))
             other.copy_(mine)
+        if op.kind == "rope_append":
+            for mine, other in zip(tried_cache.layer(op.layer), cache.layer(op.layer), strict=True):
+                other[rows] = mine[rows]
 
     reference.run(inputs, take_over)
     return found

@@ -1,12 +1,14 @@
 """Texts on disk: a new process reads none of them again, and writes what it would have written."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from forerun import Engine, EngineConfig, NoDrafter, PromptLookup, SamplingParams
+from forerun.core.model_spec import CacheFormat
 from forerun.model import saved_prompts
 from forerun.model.runner import Runner
 from forerun.model.saved_prompts import BLOCK, PromptFolder
@@ -16,6 +18,7 @@ from tests.tiny_families import family_spec
 TEXT = "".join(f"def f{number}(x):\n    return x + {number}\n\n" for number in range(120))
 CONFIG = EngineConfig(drafter=NoDrafter(), num_threads=1, device="cpu", saved_prompt_bytes=10**9, cache_bytes=0)
 GREEDY = SamplingParams(max_new_tokens=16)
+CACHES = pytest.mark.parametrize("cache_format", ["model", "int8"])
 MANY = [*range(1, 91)] * 20  # 1,800 tokens
 
 
@@ -76,10 +79,11 @@ def runner(tmp_path: Path) -> Runner:
     return opened("smollm3", tmp_path / "prompts")
 
 
-def opened(family: str, path: Path, *, max_bytes: int = 10**9) -> Runner:
+def opened(family: str, path: Path, *, max_bytes: int = 10**9, cache_format: CacheFormat = "model") -> Runner:
     rng = random.Random(3)
     spec = family_spec(rng, family, vocab_size=96, max_positions=4096)
-    runner = tiny_runner(spec, random_weights(spec, torch.Generator().manual_seed(1)), capacity=2200)
+    weights = random_weights(spec, torch.Generator().manual_seed(1))
+    runner = tiny_runner(spec, weights, capacity=2200, cache_format=cache_format)
     runner.save_on_disk(PromptFolder(path=path, model=family, max_bytes=max_bytes))
     return runner
 
@@ -100,11 +104,12 @@ def next_logits(runner: Runner) -> torch.Tensor:
     return runner.extend([1], num_logit_rows=1)
 
 
-def test_rows_are_the_same_to_the_bit(folder: Path) -> None:
-    first = opened("smollm3", folder)
+@CACHES
+def test_rows_are_the_same_to_the_bit(folder: Path, cache_format: CacheFormat) -> None:
+    first = opened("smollm3", folder, cache_format=cache_format)
     saved(first, MANY)
     expected = next_logits(first)
-    second = opened("smollm3", folder)
+    second = opened("smollm3", folder, cache_format=cache_format)
     assert read(second, MANY) == len(MANY) // BLOCK * BLOCK
     assert torch.equal(next_logits(second), expected)
     rows = second.cache.storage_2LSKD[:, :, : len(MANY)]
@@ -161,12 +166,27 @@ def test_a_full_disk_ends_the_saving_with_one_warning(
     assert "--no-saved-prompts" in caplog.text
 
 
-def test_rows_that_are_no_numbers_are_not_saved(folder: Path, runner: Runner) -> None:
+@CACHES
+@pytest.mark.parametrize("family", ["smollm3", "gemma4_text"])  # the second has layers with other heads
+def test_rows_that_are_no_numbers_are_not_saved(folder: Path, family: str, cache_format: CacheFormat) -> None:
+    runner = opened(family, folder, cache_format=cache_format)
     read(runner, MANY)
-    runner.cache.storage_2LSKD[0, 0, 300] = float("nan")
+    layer = next(layer for layer in range(runner.spec.num_layers) if runner.spec.window_of(layer) is None)
+    keys, values = runner.cache.read(layer, 1)
+    runner.cache.write(layer, 300, keys, torch.full_like(values, float("nan")))
     for _ in runner.save_text():
         pass
-    assert read(opened("smollm3", folder), MANY) == BLOCK
+    found = read(opened(family, folder, cache_format=cache_format), MANY)
+    assert found == (BLOCK if family == "smollm3" else 0), "the windows of the first file are lost"
+
+
+def test_texts_of_another_cache_are_not_found() -> None:
+    found = []
+    for cache in ("model", "int8", "int8", "model"):
+        with Engine(replace(CONFIG, cache=cache)) as engine:  # type: ignore[arg-type]
+            found.append(engine.generate(TEXT, GREEDY, owner="a").stats.num_reused_tokens > 0)
+            engine.save_prompts()
+    assert found == [False, False, True, True]
 
 
 def test_a_text_with_windows_is_resumed_where_they_were_saved(folder: Path) -> None:
@@ -184,8 +204,10 @@ def test_random_texts_and_starts(folder: Path, family: str, seeds: range) -> Non
     """Texts that go on, part and come again, with a new process between any two: rows equal those of a fresh one."""
     for seed in seeds:
         rng = random.Random(seed)
-        runner = opened(family, folder, max_bytes=rng.choice([10**9, 60 * 10**4]))
-        fresh = opened(family, folder / "none", max_bytes=0)
+        form: CacheFormat = "int8" if seed % 3 == 1 else "model"
+        path = folder / form
+        runner = opened(family, path, max_bytes=rng.choice([10**9, 60 * 10**4]), cache_format=form)
+        fresh = opened(family, folder / "none", max_bytes=0, cache_format=form)
         text = [rng.randrange(90) for _ in range(1100)]
         for _ in range(3):
             cut = rng.choice([len(text), rng.randrange(len(text))])
@@ -198,7 +220,7 @@ def test_random_texts_and_starts(folder: Path, family: str, seeds: range) -> Non
                 if number == rng.randrange(8):
                     break
             if rng.random() < 0.5:
-                runner = opened(family, folder)
-        for file in rng.sample(files_in(folder), min(2, len(files_in(folder)))):
+                runner = opened(family, path, cache_format=form)
+        for file in rng.sample(files_in(path), min(2, len(files_in(path)))):
             file.write_bytes(file.read_bytes()[: rng.randrange(200)])
-    assert not any(file.suffix == saved_prompts.NEW for file in files_in(folder))
+    assert not any(file.suffix == saved_prompts.NEW for file in folder.glob("*/*/*/*"))

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from forerun.core.config import SamplingParams
+from forerun.core.config import Exactness, SamplingParams
 from forerun.core.drafter_config import DraftHead, TokenRecycling
-from forerun.core.model_spec import ModelSpec
+from forerun.core.model_spec import CacheFormat, ModelSpec
 from forerun.decoding.drafters import Drafters
 from forerun.drafting.draft_model import DraftModelDrafter
 from forerun.drafting.drafter import Drafter
@@ -181,9 +181,12 @@ def heads_of(case: Case) -> dict[str, Drafter]:
     }  # fmt: skip
 
 
-def differences(case: Case, totals: Counter[str], *, is_recomputed: bool = True) -> list[str]:
+def differences(
+    case: Case, totals: Counter[str], *, is_recomputed: bool = True, cache_format: CacheFormat = "model"
+) -> list[str]:
     """Run one case; return every text that is not the reference's, or else the plain one, in words."""
-    target = tiny_runner(case.spec, case.weights, exactness="exact" if case.number % 2 else "fast")
+    exactness: Exactness = "exact" if case.number % 2 else "fast"
+    target = tiny_runner(case.spec, case.weights, exactness=exactness, cache_format=cache_format)
     poison_freed_slots(target)
     request = {"seed": case.seed, "num_tokens": case.num_tokens}
     if is_recomputed:
@@ -238,6 +241,15 @@ def test_every_drafter_does_so_in_every_family(family: str, numbers: range) -> N
     totals: Counter[str] = Counter()
     assert [found for number in numbers for found in differences(random_case(number, family), totals)] == []
     assert sum(count for name, count in totals.items() if name.endswith("accepted")) > 0
+
+
+@pytest.mark.parametrize("chunk", rest_slow(range(20), 1))
+def test_every_drafter_gives_the_plain_text_with_a_cache_in_8_bits(chunk: int) -> None:
+    """Draft heads among them."""
+    totals: Counter[str] = Counter()
+    for number in range(CASES_PER_CHUNK * chunk, CASES_PER_CHUNK * (chunk + 1)):
+        assert differences(random_case(number), totals, is_recomputed=False, cache_format="int8") == []
+    assert_all_drafted(totals)
 
 
 @pytest.mark.parametrize("chunk", rest_slow(range(20), 1))

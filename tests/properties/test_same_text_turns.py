@@ -1,4 +1,4 @@
-"""The same texts turn by turn, whichever drafter, family and kernels: what was read before is used again.
+"""The same texts turn by turn, whichever drafter, family, kernels and cache: what was read before is used again.
 
 Conversations go on, are cut back anywhere and give way to each other; texts are saved, and layers with a window lose
 slots early. Every text is compared with plain decoding by a runner that reads it from the start and loses nothing.
@@ -17,7 +17,7 @@ from forerun.backends.dtypes import Conditions, native_obstacle
 from forerun.backends.torch.backend import FUSED, REFERENCE
 from forerun.core.config import SamplingParams
 from forerun.core.mechanisms import mechanisms_of
-from forerun.core.model_spec import ModelSpec
+from forerun.core.model_spec import CacheFormat, ModelSpec
 from forerun.decoding.decoder import Request
 from forerun.decoding.drafters import Drafters
 from forerun.decoding.host_loop import decode
@@ -69,13 +69,15 @@ class Case:
     weights: Weights
     draft_weights: Weights
     kernels: Backend
+    cache_format: CacheFormat
     turns: list[Turn]
 
     def runner(self, weights: Weights, num_blocks: int = 0) -> Runner:
         element_bytes = weights["embedding.weight"].element_size()
         return tiny_runner(
             self.spec, weights, backend=self.kernels, capacity=CAPACITY, num_rows=MOST_ROWS,
-            cache_bytes=num_blocks * BLOCK * self.spec.kv_bytes_per_token(element_bytes),
+            cache_format=self.cache_format,
+            cache_bytes=num_blocks * BLOCK * self.spec.kv_bytes_per_token(element_bytes, self.cache_format),
         )  # fmt: skip
 
 
@@ -86,7 +88,7 @@ def kernels_of(number: int, spec: ModelSpec) -> Backend:
     return NATIVE
 
 
-def random_case(number: int, family: str) -> Case:
+def random_case(number: int, family: str, cache_format: CacheFormat = "model") -> Case:
     rng = random.Random(f"{family} {number}")
     spec = family_spec(rng, family, hidden_size=12, intermediate_size=16)
     kernels = kernels_of(number, spec)
@@ -96,7 +98,7 @@ def random_case(number: int, family: str) -> Case:
     others = {"equal": weights, "other": random_weights(spec, generator, dtype=dtype), "opposite": negated(weights)}
     case = Case(
         number=number, spec=spec, weights=weights, draft_weights=others[rng.choice(list(others))], kernels=kernels,
-        turns=[],
+        cache_format=cache_format, turns=[],
     )  # fmt: skip
     fresh = case.runner(weights)
     for _ in range(TURNS):
@@ -193,8 +195,8 @@ def differences(case: Case, totals: Counter[str]) -> list[str]:
                 known.append(num_reused)
                 if text != turn.text:
                     found.append(
-                        f"{case.spec.family} {case.number}, {case.kernels.name}, {name}, turn {number}: {text} "
-                        f"instead of {turn.text}"
+                        f"{case.spec.family} {case.number}, {case.kernels.name}, {case.cache_format}, {name}, "
+                        f"turn {number}: {text} instead of {turn.text}"
                     )
             reused.add(tuple(known))
     if len(reused) > 1:
@@ -203,11 +205,14 @@ def differences(case: Case, totals: Counter[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("family", rest_slow(["gemma4_text", "gpt_oss", *sorted({*FAMILIES} - {"gpt_oss"})], 5))
+@pytest.mark.parametrize("cache_format", ["model", "int8"])
 @pytest.mark.parametrize("chunk", rest_slow(range(NUM_SLOW_CHUNKS), 1))
-def test_every_turn_has_the_plain_text_in_every_family(family: str, chunk: int) -> None:
+def test_every_turn_has_the_plain_text_in_every_family(family: str, chunk: int, cache_format: CacheFormat) -> None:
     totals: Counter[str] = Counter()
     numbers = range(CASES_PER_CHUNK * chunk, CASES_PER_CHUNK * (chunk + 1))
-    assert [found for number in numbers for found in differences(random_case(number, family), totals)] == []
+    assert [
+        found for number in numbers for found in differences(random_case(number, family, cache_format), totals)
+    ] == []
     if chunk == 0:  # in others a window may have lost all that could be used again, and a draft may be always wrong
         assert totals["reused"] > 0, "nothing was used again"
         assert sum(count for name, count in totals.items() if name.endswith("accepted")) > 0

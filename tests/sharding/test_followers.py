@@ -13,6 +13,7 @@ from msgspec import msgpack
 
 from forerun.backends.torch.backend import REFERENCE
 from forerun.checkpoints.typed_weights import LoadedWeights
+from forerun.core.model_spec import CacheFormat
 from forerun.model.executor import CacheMove, ForwardInput, TextMove, TokenChoice, Told
 from forerun.model.runner import Runner
 from forerun.model.tree_cache import TreeCache
@@ -51,7 +52,8 @@ def test_followers_have_the_cache_of_their_leader(seed: int, monkeypatch: pytest
     lose_early(monkeypatch, margin=40, step=2)
     weights = random_weights(spec, torch.Generator().manual_seed(seed))
     (plan,) = plan_shards(spec, 1)
-    cache = TreeCache(spec, CAPACITY, dtype=torch.float64, device="cpu")
+    form: CacheFormat = "int8" if seed % 3 == 0 else "model"
+    cache = TreeCache(spec, CAPACITY, dtype=torch.float64, device="cpu", format=form)
     own = ShardedWeights(LoadedWeights(dict(weights)), spec, plan)
     executor = SharedExecutor(spec, own, cache, backend=REFERENCE, plan=plan, group=alone())
     follower = Follower(cache, WarmTexts(cache, CACHE_BYTES), executor)
@@ -65,6 +67,7 @@ def test_followers_have_the_cache_of_their_leader(seed: int, monkeypatch: pytest
         capacity=CAPACITY,
         dtype=torch.float64,
         device="cpu",
+        cache_format=form,
         cache_bytes=CACHE_BYTES,
         tell=lambda told: nullcontext(follower.follow(heard(told))),
     )

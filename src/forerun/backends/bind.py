@@ -103,7 +103,7 @@ def bind_weights(
     join_experts: Callable[[Experts[LinearT]], Experts[LinearT]] = lambda experts: experts,
 ) -> BoundWeights[LinearT, NormT]:
     """Pack the weights that the ops of `program` need; other weights are not read."""
-    device = str(cache.keys_LSKD.device)
+    device = cache.device
     num_positions = cache.capacity
 
     def norm_of(name: str) -> NormT:
@@ -166,9 +166,9 @@ def bind_weights(
             for one in map(spec.of_layer, range(spec.num_layers))
         },
         layer_table=weights.linear(LAYER_TABLE)[0] if spec.layer_input_size else None,
-        layer_table_scale=rounded(spec.layer_input_size**0.5, cache.keys_LSKD.dtype),
+        layer_table_scale=rounded(spec.layer_input_size**0.5, cache.dtype),
         scales={op.weights: float(weights.vector(op.weights)) for op in program if op.kind == "scale"},
-        embedding_scale=embedding_scale(spec, cache.keys_LSKD.dtype),
+        embedding_scale=embedding_scale(spec, cache.dtype),
     )
 
 

@@ -49,13 +49,18 @@ def choose_backend(
         other_heads: head sizes and query heads per key head of layers that have others.
 
     Raises:
-        ConfigError: the Triton kernels were requested and cannot run.
+        ConfigError: the Triton kernels were requested and cannot run, or would run and do not read such a cache.
     """
     torchs = REFERENCE if exactness == "exact" else FUSED
     is_shared = conditions.is_shared
     is_apart = conditions.is_apart
     kind = torch.device(device).type
     if conditions.kernels == "triton" or (conditions.kernels == "auto" and kind == "cuda"):
+        if conditions.cache != "model":
+            raise ConfigError(
+                f'cache "{conditions.cache}" is not for the Triton kernels, which would run on {device}: leave it out, '
+                'or choose device "cpu" or kernels "torch"'
+            )
         known = TRITON_MECHANISMS - (UNSHARED if is_shared else frozenset())
         kernels = "the Triton kernels" + " of several ranks" * is_shared
         missing = APART if is_apart else lacking(conditions.needed, known, kernels)

@@ -28,6 +28,7 @@ from forerun.core.mechanisms import (
     WINDOW,
     lacking,
 )
+from forerun.core.model_spec import CacheFormat
 
 APART: Final = "ranks of several hosts have no shared memory, through which these kernels add up their partial results"
 NATIVE: Final = ("float32", "bfloat16")
@@ -48,6 +49,7 @@ class Conditions:
         is_shared: several ranks share the model, so kernels exchange results.
         is_apart: some of the ranks are on other hosts.
         inputs: the format of the inputs that CPU kernels multiply quantised weights with.
+        cache: the format of keys and values.
         needed: the mechanisms that the model needs besides Llama's, see `core.mechanisms`.
     """
 
@@ -55,6 +57,7 @@ class Conditions:
     is_shared: bool = False
     is_apart: bool = False
     inputs: InputsName = "int16"
+    cache: CacheFormat = "model"
     needed: frozenset[str] = frozenset()
 
 

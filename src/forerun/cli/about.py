@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from forerun.cli.answer_statistics import counted
-from forerun.cli.model_sheet import count
+from forerun.cli.model_sheet import count, size
 from forerun.core.drafter_config import DrafterConfig, LayerSkip, Parallel, draft_name, drafter_name
+from forerun.core.model_spec import CacheFormat
 
 if TYPE_CHECKING:
     from forerun.engine.engine import Engine
@@ -13,7 +14,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """The parts of an engine. draft: the draft model, the address of its worker, or "self"; None without a draft."""
+    """The parts of an engine.
+
+    Args:
+        draft: the draft model, the address of its worker, or "self"; None without a draft.
+        cache_bytes: most bytes of the cache of one text.
+    """
 
     model: str
     num_parameters: int
@@ -24,6 +30,8 @@ class About:
     drafter: str
     draft: str | None
     max_length: int
+    cache: CacheFormat
+    cache_bytes: int
 
     @classmethod
     def of(cls, engine: "Engine") -> "About":
@@ -38,6 +46,8 @@ class About:
             drafter=drafter_name(config.drafter),
             draft=_draft_of(config.drafter),
             max_length=engine.max_length,
+            cache=config.cache,
+            cache_bytes=engine.context_bytes,
         )
 
     def __str__(self) -> str:
@@ -45,7 +55,7 @@ class About:
         return (
             f"{self.model}: {count(self.num_parameters)} parameters in {self.dtype} on {self.device}, "
             f"{counted(self.num_threads, 'thread')}, {self.kernels} kernels; drafter {drafter}; "
-            f"context {self.max_length} tokens"
+            f"context {self.max_length} tokens, {size(self.cache_bytes)}{' in 8 bits' * (self.cache == 'int8')}"
         )
 
 

@@ -62,11 +62,16 @@ def _rows(sheet: ModelSheet) -> list[tuple[str, str]]:
         rows.append(("stored", f"{size(sheet.stored_bytes)} in {_stored_in(sheet)}"))
     rows += [
         ("loaded", f"{size(sheet.weights_bytes)}, computed in {sheet.dtype or 'an unknown dtype'} by --dtype auto"),
-        ("cache per token", size(sheet.kv_bytes_per_token)),
+        ("cache per token", in_both(sheet.kv_bytes_per_token, sheet.int8_kv_bytes_per_token)),
         *_state_rows(sheet),
-        ("at full length", size(sheet.bytes_at_max_length)),
+        ("at full length", in_both(sheet.bytes_at_max_length, sheet.int8_bytes_at_max_length)),
     ]
     return rows + file_rows(sheet.files)
+
+
+def in_both(num_bytes: int | None, with_int8: int | None) -> str:
+    """A size that depends on the format of the cache."""
+    return size(num_bytes) if num_bytes is None else f"{size(num_bytes)}; {size(with_int8)} with --cache int8"
 
 
 def _state_rows(sheet: ModelSheet) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ from forerun.checkpoints.source import CheckpointSource
 from forerun.cli.template_sheet import read_traits
 from forerun.core.errors import CheckpointError
 from forerun.core.mechanisms import mechanisms_of
-from forerun.core.model_spec import ModelSpec, kv_bytes_on_cpu, snapshot_bytes, state_bytes
+from forerun.core.model_spec import CacheFormat, ModelSpec, kv_bytes_on_cpu, snapshot_bytes, state_bytes
 from forerun.drafting.heads.stored import find_inner_head
 from forerun.text.output.traits import TemplateTraits
 
@@ -73,6 +73,11 @@ class ModelSheet:
         return self.spec.kv_bytes_per_token(self.element_bytes)
 
     @property
+    def int8_kv_bytes_per_token(self) -> int | None:
+        """The same with `--cache int8`."""
+        return None if self.spec is None else self.spec.kv_bytes_per_token(1, "int8")
+
+    @property
     def state_bytes(self) -> int | None:
         """Of what layers without attention keep of a text as long as the longest."""
         if self.spec is None or self.element_bytes is None:
@@ -89,9 +94,17 @@ class ModelSheet:
     @property
     def bytes_at_max_length(self) -> int | None:
         """Weights and a cache of the longest context on a CPU, both in the dtype the checkpoint is computed in."""
+        return self._bytes_at_max_length("model")
+
+    @property
+    def int8_bytes_at_max_length(self) -> int | None:
+        """The same with `--cache int8`."""
+        return self._bytes_at_max_length("int8")
+
+    def _bytes_at_max_length(self, cache: CacheFormat) -> int | None:
         if self.spec is None or self.weights_bytes is None or self.element_bytes is None:
             return None
-        return self.weights_bytes + kv_bytes_on_cpu(self.spec, self.spec.max_positions, self.element_bytes)
+        return self.weights_bytes + kv_bytes_on_cpu(self.spec, self.spec.max_positions, self.element_bytes, cache)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, for JSON."""
@@ -102,9 +115,11 @@ class ModelSheet:
             "stored_bytes": self.stored_bytes,
             "weights_bytes": self.weights_bytes,
             "kv_bytes_per_token": self.kv_bytes_per_token,
+            "int8_kv_bytes_per_token": self.int8_kv_bytes_per_token,
             "state_bytes": self.state_bytes,
             "snapshot_bytes": self.snapshot_bytes,
             "bytes_at_max_length": self.bytes_at_max_length,
+            "int8_bytes_at_max_length": self.int8_bytes_at_max_length,
             "files": [{"name": name, "bytes": num_bytes} for name, num_bytes in self.files],
         }
 

@@ -20,7 +20,15 @@ from forerun.core.grammar import Grammar
 from forerun.core.json_file import short
 
 DEFAULTS: Final = SamplingParams()
-SHOWN: Final = ("dtype", "weights", "inputs", "device", "exactness", "kernels")  # fields whose defaults the help shows
+SHOWN: Final = (
+    "dtype",
+    "weights",
+    "inputs",
+    "cache",
+    "device",
+    "exactness",
+    "kernels",
+)  # fields whose defaults the help shows
 MODEL_HELP: Final = (
     "Short name (see forerun models), checkpoint folder, GGUF file or hub name [smollm2, else the built-in model]."
 )

@@ -27,6 +27,7 @@ THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_T
         "dtype",
         "weights",
         "inputs",
+        "cache",
         "device",
         "max_length",
         "kernels",

@@ -15,6 +15,7 @@ from forerun.core.drafter_config import (
 from forerun.core.errors import require
 from forerun.core.field_types import read_fields, setting, settings
 from forerun.core.grammar import Grammar
+from forerun.core.model_spec import CacheFormat
 from forerun.core.pace import read_device
 
 DTypeName = Literal["auto", "float32", "bfloat16", "float16", "float64"]
@@ -169,6 +170,9 @@ class EngineConfig:
         inputs: how the CPU's kernels round the inputs that are multiplied with a GGUF file's codes: to 16-bit integers,
             or to 8-bit ones, as llama.cpp does. 8 bits are faster for several rows, and the text is that of the rounded
             target: about 4 in 100 of SmolLM2's likeliest tokens differ. Drafts always use 8 bits.
+        cache: format of keys and values: the compute dtype, or "int8", which rounds each row of a head to 8 bits with
+            its own scale when it is written. Every reader reads the rounded row, so the text is that of the rounded
+            target with every drafter. A draft model on the CPU takes the same; Triton's kernels and draft heads do not.
         device: a torch device, such as "cpu" or "cuda:0"; "auto" is a working GPU with room for the model, else the
             CPU; "paced:target=13ms;draft=2ms" slows passes, see core/pace.
         target_ranks: processes that share the target, each with a part of every layer, on as many GPUs, starting at
@@ -207,6 +211,13 @@ class EngineConfig:
     )
     inputs: InputsName = setting(
         "int16", "--inputs", help="int8 rounds the inputs of GGUF weights to 8 bits, as llama.cpp does: faster."
+    )
+    cache: CacheFormat = setting(
+        "model",
+        "--cache-format",  # its variable is FORERUN_CACHE_FORMAT; FORERUN_CACHE is a folder
+        "--cache",
+        "--kv-cache-dtype",
+        help="Keys and values: in the compute dtype, or in int8, which takes about half the memory of bfloat16.",
     )
     device: str = setting("cpu", "--device", help="A torch device, such as cuda:0.")
     target_ranks: int = setting(

@@ -10,6 +10,10 @@ RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope", "proportio
 NormPlaces = Literal["before", "around", "after"]  # of a sublayer
 Gate = Literal["silu", "gelu_tanh", "clamped", "relu2"]
 WeightFormat = Literal["plain", "int8", "int4"]  # of the weights of linear layers
+CacheFormat = Literal[
+    "model", "int8"
+]  # of keys and values: the dtype of the model, or 8 bits with a scale for each row of a head
+SCALE_BYTES: Final = 4  # behind the codes of a row in 8 bits
 # Of layers with a window, on a CPU: a text can be cut back by this many tokens and resumed, as for another answer.
 WINDOW_MARGIN: Final = 1024
 STATE_ELEMENT: Final = 4  # bytes of a state's values, which are float32 or wider
@@ -313,17 +317,26 @@ class ModelSpec:
             return self.hidden_size * (num_queries + (0 if self.borrows(layer) else 2 * one.kv_size))
         return self.hidden_size * (mixer.in_size + mixer.out_size) + mixer.num_in_vectors(self.hidden_size)
 
-    def kv_bytes_per_token(self, bytes_per_element: int) -> int:
-        """Bytes of the cache for each token of a text, layers with a window included, see `kv_bytes_on_cpu`."""
-        return 2 * len(self.attention_layers) * self.most_kv_size * bytes_per_element
+    def kv_bytes_per_token(self, bytes_per_element: int, cache: CacheFormat = "model") -> int:
+        """Bytes of the cache for each token of a text, layers with a window included, see `kv_bytes_on_cpu`.
 
-    @property
-    def most_kv_size(self) -> int:
-        """Keys of a token in the layer that has the most of them; the cache has room for as many in every layer."""
-        return max(self.of_layer(layer).kv_size for layer in range(self.num_layers))
+        Args:
+            bytes_per_element: of the model's dtype.
+        """
+        element = bytes_per_element if cache == "model" else 1
+        return 2 * len(self.attention_layers) * self.most_kv_size(cache) * element
+
+    def most_kv_size(self, cache: CacheFormat = "model") -> int:
+        """Elements of a token's keys in the layer that has the most; the cache has room for as many in every layer."""
+        layers = map(self.of_layer, range(self.num_layers))
+        return max(one.num_kv_heads * one.kv_row_size(cache) for one in layers)
+
+    def kv_row_size(self, cache: CacheFormat) -> int:
+        """Elements that the cache stores of a key or a value of one head."""
+        return self.head_dim + (SCALE_BYTES if cache == "int8" else 0)
 
 
-def kv_bytes_on_cpu(spec: ModelSpec, num_tokens: int, bytes_per_element: int) -> int:
+def kv_bytes_on_cpu(spec: ModelSpec, num_tokens: int, bytes_per_element: int, cache: CacheFormat = "model") -> int:
     """Most bytes of the cache of a text of this length, if memory is taken only when it is written to."""
     owners = [layer for layer in spec.attention_layers if not spec.borrows(layer)]
     kept = [
@@ -331,7 +344,7 @@ def kv_bytes_on_cpu(spec: ModelSpec, num_tokens: int, bytes_per_element: int) ->
         for window in map(spec.window_of, owners)
     ]
     num_layers = max(1, len(spec.attention_layers))
-    num_bytes = sum(kept) * spec.kv_bytes_per_token(bytes_per_element) // num_layers
+    num_bytes = sum(kept) * spec.kv_bytes_per_token(bytes_per_element, cache) // num_layers
     return num_bytes + state_bytes(spec, num_tokens, bytes_per_element)
 
 

@@ -59,6 +59,9 @@ def settle_device(config: EngineConfig) -> EngineConfig:
         needed_bytes=weight_bytes + cache_bytes + config.cache_bytes,
         is_unseen=DRIVER.exists() and torch.version.cuda is None,
     )
+    if device != "cpu" and config.cache != "model" and config.kernels != "torch":
+        device = "cpu"
+        obstacle = f'cache "{config.cache}" is not for the Triton kernels'
     if obstacle is not None:
         tell_once(f"the model runs on the CPU: {obstacle}")
     return replace(config, device=device)

@@ -38,7 +38,7 @@ from forerun.drafting.remote.drafter import ParallelDrafter
 from forerun.drafting.remote.messages import Hello
 from forerun.engine.known_draft import draft_of
 from forerun.engine.learnt import LearntFile
-from forerun.engine.model_loading import Checkpoint, LazyTarget, Progress, rows_behind
+from forerun.engine.model_loading import Checkpoint, LazyTarget, Progress, draft_cache, rows_behind
 from forerun.engine.rank_weights import output_weight
 from forerun.engine.self_drafter import known_sets
 from forerun.engine.shared_model import device_of, require_devices
@@ -204,7 +204,8 @@ class DrafterLoader:
             model = self._model_for(drafter.draft)
             device = draft_device(drafter, self._config)
             require_devices(read_device(device).torch_device, drafter.ranks)
-            placed = (*model, "--device", device, "--ranks", str(drafter.ranks))
+            cache = draft_cache(self._config.cache, device)
+            placed = (*model, "--device", device, "--ranks", str(drafter.ranks), "--cache", cache)
             supply = LocalSupply(lambda descriptor, parent: self._command(placed, descriptor, parent))
         else:
             key = None if drafter.key_file is None else read_key(drafter.key_file)
@@ -256,7 +257,9 @@ class DrafterLoader:
 
     def _cache_bytes_of(self, draft: ModelSpec) -> int:
         """Cache bytes in which a draft saves as many tokens as the target, in the same dtype."""
-        return self._config.cache_bytes * draft.kv_bytes_per_token(1) // self.spec.kv_bytes_per_token(1)
+        itemsize = self.checkpoint.dtype.itemsize
+        own, targets = (spec.kv_bytes_per_token(itemsize, self._config.cache) for spec in (draft, self.spec))
+        return self._config.cache_bytes * own // targets
 
     def _open_alone(self, name: str) -> Checkpoint:
         """Open a draft that is not divided among ranks, even if the target is."""

@@ -10,6 +10,7 @@ from forerun.core.config import UNTIL_FULL, EngineConfig, SamplingParams
 from forerun.core.drafter_config import BUILTIN_TARGET, automatic_drafter
 from forerun.core.errors import ConfigError, ContextOverflowError, require
 from forerun.core.grammar import Grammar
+from forerun.core.model_spec import kv_bytes_on_cpu
 from forerun.core.steps import PLAIN, Generation
 from forerun.core.threads import inference, on_threads
 from forerun.decoding.decoder import Decoder, Request, Rounds, play
@@ -70,6 +71,8 @@ class Engine:
         self.cores = parts.cores
         self.dtype_name = parts.dtype_name
         self.kernels_name = parts.target.backend.name
+        cache = parts.target.cache
+        self.context_bytes = kv_bytes_on_cpu(parts.spec, parts.max_length, cache.dtype.itemsize, cache.format)
         self._eos_ids = parts.eos_ids
         self._near_tie = parts.near_tie
         self._target = parts.target

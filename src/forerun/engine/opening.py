@@ -160,6 +160,7 @@ def prompt_folder(checkpoint: Checkpoint, config: EngineConfig, kernels: str) ->
     """Where texts of this model are saved, with all that their keys and values depend on."""
     model = (
         checkpoint.about_files(), checkpoint.spec.rope, str(checkpoint.dtype), checkpoint.weight_format, config.inputs,
+        checkpoint.cache_format,
         config.exactness, read_device(config.device).torch_device, kernels, cpu_model(), forerun.__version__,
     )  # fmt: skip
     return PromptFolder(path=cache_folder() / "prompts", model=repr(model), max_bytes=config.saved_prompt_bytes)
@@ -219,6 +220,7 @@ def open_learnt(
     about: About = {
         "model": checkpoint.source.identity(),
         "weights": checkpoint.dtype_name,
+        "cache": checkpoint.cache_format,
         "device": config.device,
         "cpu": cpu_model(),
         "threads": cores.num_threads,

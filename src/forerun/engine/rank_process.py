@@ -109,7 +109,12 @@ def open_follower(
     backend = checkpoint.choose_backend(opening.exactness).backend
     weights = rank_weights(checkpoint, plan)
     cache = TreeCache(
-        plan.local(spec), opening.capacity, dtype=checkpoint.dtype, device=device, move_slots=backend.move_slots
+        plan.local(spec),
+        opening.capacity,
+        dtype=checkpoint.dtype,
+        device=device,
+        format=checkpoint.cache_format,
+        move_slots=backend.move_slots,
     )
     store = join_store(opening.address, opening.port, opening.num_ranks) if opening.memory is None else None
     control.sendall(READY)

@@ -75,6 +75,7 @@ def load_shared(
             dtype=checkpoint.dtype,
             device=checkpoint.device,
             pace=pace,
+            cache_format=checkpoint.cache_format,
             cache_bytes=config.cache_bytes,
             make_executor=lambda cache: SharedExecutor(
                 checkpoint.spec, weights, cache, backend=choice.backend, plan=plan, group=group
@@ -114,6 +115,7 @@ def opening_of(
         dtype=cast(DTypeName, str(checkpoint.dtype).removeprefix("torch.")),
         weights=config.weights,
         inputs=config.inputs,
+        cache=checkpoint.cache_format,
         kernels="torch" if config.remote_ranks else config.kernels,
         cache_bytes=config.cache_bytes,
     )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from forerun.core.mixers import PASS_ROWS
-from forerun.core.model_spec import ModelSpec
+from forerun.core.model_spec import CacheFormat, ModelSpec
 from forerun.core.pace import Pace
 from forerun.core.shared_length import shared_length
 from forerun.core.stop_flag import require_wanted
@@ -41,6 +41,7 @@ class Runner:
         num_rows: the most rows behind it; see `TreeCache`.
         pace: if given, every pass takes at least the pace's time for its rows.
         unused: sublayers whose weights are not loaded and that no pass runs, for a layer-skipped copy of a model.
+        cache_format: of keys and values, see `TreeCache`.
         cache_bytes: limit on the bytes of saved texts.
         message_ends: token ids of which each ends a message of a conversation.
         make_executor: makes the executor on this cache; None: `backend.executor` does.
@@ -60,6 +61,7 @@ class Runner:
         device: str,
         pace: Pace | None = None,
         unused: SkipSet = NOTHING,
+        cache_format: CacheFormat = "model",
         cache_bytes: int = 0,
         message_ends: Collection[int] = (),
         make_executor: MakeExecutor | None = None,
@@ -76,6 +78,7 @@ class Runner:
             capacity,
             dtype=dtype,
             device=device,
+            format=cache_format,
             num_rows=num_rows,
             move_slots=backend.move_slots,
             tell=tell,

@@ -196,9 +196,10 @@ class SavedPrompts:
             OSError: it cannot be written, or the disk would be full.
         """
         with inference():
-            rows = self._cache.storage_2LSKD[:, list(self._layers(is_whole)), first : first + BLOCK].cpu().contiguous()
-            if not bool(rows.isfinite().all()):
+            layers = self._layers(is_whole)
+            if not self._cache.is_finite(first, first + BLOCK, layers):
                 return
+            rows = self._cache.storage_2LSKD[:, list(layers), first : first + BLOCK].cpu().contiguous()
         memory = bytes_of(rows)
         key = bytes.fromhex(file.name)
         part = file.with_suffix(PART)

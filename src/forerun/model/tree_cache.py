@@ -1,7 +1,8 @@
 """Keys and values of the committed text and of the draft tree.
 
-Legend: L layers with attention, S slots, K key/value heads, D head size. Keys are stored after the rotary embedding: a
-row keeps its position when it moves to another slot.
+Legend: L layers with attention, S slots, K key/value heads, D head size; of a cache in 8 bits D + 4, as the scale lies
+in the row (`cache_rows`). Keys are stored after the rotary embedding: a row keeps its position when it moves to another
+slot.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,8 +12,9 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from forerun.core.model_spec import WINDOW_MARGIN, WINDOW_STEP, ModelSpec
+from forerun.core.model_spec import WINDOW_MARGIN, WINDOW_STEP, CacheFormat, ModelSpec
 from forerun.core.threads import inference
+from forerun.model.cache_rows import decode_rows, encode_rows, scales_of
 from forerun.model.executor import CacheMove, Tell
 from forerun.model.mixer_rows import MixerRows
 from forerun.model.sliding_slots import SlidingSlots, zeros
@@ -32,6 +34,8 @@ class TreeCache:
     much of it can be kept.
 
     Args:
+        dtype: that the model computes in, and in which `read` returns rows.
+        format: of the stored keys and values.
         num_rows: the most rows of a tree, for layers with a state; a prompt's pass has room in any case.
         tell: called for every change of this cache, in order: moves, passes, texts saved and restored. A process that
             repeats them gets the same cache. By default no other process shares it.
@@ -44,17 +48,23 @@ class TreeCache:
         *,
         dtype: torch.dtype,
         device: str,
+        format: CacheFormat = "model",
         num_rows: int = 0,
         move_slots: MoveSlots | None = None,
         tell: Tell = nullcontext,
     ) -> None:
         sizes = {(one.num_kv_heads, one.head_dim) for one in map(spec.of_layer, range(spec.num_layers))}
         has_equal_heads = len(sizes) == 1
-        heads = (spec.num_kv_heads, spec.head_dim) if has_equal_heads else (1, spec.most_kv_size)
+        heads = (spec.num_kv_heads, spec.kv_row_size(format)) if has_equal_heads else (1, spec.most_kv_size(format))
         layers = spec.attention_layers
         self._numbers = {layer: number for number, layer in enumerate(layers)}
-        self._heads = {layer: (spec.of_layer(layer).num_kv_heads, spec.of_layer(layer).head_dim) for layer in layers}
-        self.storage_2LSKD, pages = zeros((2, len(layers), capacity, *heads), dtype=dtype, device=device)
+        own = {layer: spec.of_layer(layer) for layer in layers}
+        self._heads = {layer: (one.num_kv_heads, one.kv_row_size(format)) for layer, one in own.items()}
+        self.dtype = dtype
+        self.device = device
+        self.format: CacheFormat = format
+        stored = torch.int8 if format == "int8" else dtype
+        self.storage_2LSKD, pages = zeros((2, len(layers), capacity, *heads), dtype=stored, device=device)
         reach = (spec.window or 1) - 1  # slots before its own that a row reads in a layer with a window
         self.sliding = SlidingSlots(
             self.storage_2LSKD, pages, margin=WINDOW_MARGIN, step=WINDOW_STEP,
@@ -73,14 +83,36 @@ class TreeCache:
         self.tell = tell
 
     def layer(self, layer: int) -> tuple[Tensor, Tensor]:
-        """The keys and the values of a layer, [S, K, D] with its own heads."""
-        num_heads, head_dim = self._heads[layer]
+        """The keys and the values of a layer as they are stored, [S, K, D] with its own heads."""
+        num_heads, row_size = self._heads[layer]
         number = self._numbers[layer]
         kinds = (self.keys_LSKD[number], self.values_LSKD[number])
-        if kinds[0].shape[1:] == (num_heads, head_dim):
+        if kinds[0].shape[1:] == (num_heads, row_size):
             return kinds
-        keys, values = (kind[:, 0, : num_heads * head_dim].view(-1, num_heads, head_dim) for kind in kinds)
+        keys, values = (kind[:, 0, : num_heads * row_size].view(-1, num_heads, row_size) for kind in kinds)
         return keys, values
+
+    def read(self, layer: int, end: int) -> tuple[Tensor, Tensor]:
+        """The keys and the values of a layer's slots before `end`, [end, K, D] in `dtype`."""
+        keys, values = (kind[:end] for kind in self.layer(layer))
+        if self.format == "model":
+            return keys, values
+        return decode_rows(keys, self.dtype), decode_rows(values, self.dtype)
+
+    def write(self, layer: int, first: int, keys_TKD: Tensor, values_TKD: Tensor) -> None:
+        """Store the keys and the values of rows in a layer's slots from `first` on."""
+        for kind, rows_TKD in zip(self.layer(layer), (keys_TKD, values_TKD), strict=True):
+            kind[first : first + len(rows_TKD)] = rows_TKD if self.format == "model" else encode_rows(rows_TKD)
+
+    def is_finite(self, first: int, end: int, numbers: Sequence[int]) -> bool:
+        """Whether the rows of these slots hold no NaN and no infinity, in layers by their number in the storage."""
+        kinds = (
+            kind[first:end]
+            for layer, number in self._numbers.items()
+            if number in numbers
+            for kind in self.layer(layer)
+        )
+        return all(bool((kind if self.format == "model" else scales_of(kind)).isfinite().all()) for kind in kinds)
 
     @property
     def bytes_per_slot(self) -> int:

@@ -47,7 +47,7 @@ class SharedExecutor(ModelExecutor):
         self._cache = cache
         self._group = group
         self._backend = backend
-        self._device = str(cache.storage_2LSKD.device)
+        self._device = cache.device
         self._noise = KeyedNoise(0, spec.vocab_size, device=self._device)
         self._part = backend.executor(plan.local(spec), weights, cache, unused, group)
 

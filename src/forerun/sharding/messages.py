@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from forerun.core.config import DTypeName, EngineConfig, Exactness, InputsName, KernelsName, WeightsName
 from forerun.core.errors import require
+from forerun.core.model_spec import CacheFormat
 from forerun.model.executor import CacheMove, ForwardInput, TextMove, Told
 from forerun.wires.frames import FrameReader, MessageKinds
 
@@ -53,6 +54,7 @@ class GroupOpening:
     dtype: DTypeName
     weights: WeightsName
     inputs: InputsName
+    cache: CacheFormat
     kernels: KernelsName
     cache_bytes: int
 
@@ -64,6 +66,7 @@ class GroupOpening:
             dtype=self.dtype,
             weights=self.weights,
             inputs=self.inputs,
+            cache=self.cache,
             kernels=self.kernels,
             cache_bytes=self.cache_bytes,
         )

@@ -1,11 +1,15 @@
-"""The quality lost with 8-bit and 4-bit weights on given text, rounded on loading and from GGUF files.
+"""The quality lost with 8-bit and 4-bit weights and with 8-bit keys and values on given text.
+
+Weights are rounded on loading, or come from GGUF files.
 
 python -m forerun_lab.checks.quantised_quality --text FILE [FILE ...] [--models FOLDER FILE.gguf ...]
+    [--caches model int8]
 """
 
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import torch
 from torch.nn import functional
@@ -13,6 +17,7 @@ from torch.nn import functional
 from forerun import EngineConfig
 from forerun.checkpoints.open import open_source
 from forerun.core.drafter_config import BUILTIN_TARGET
+from forerun.core.model_spec import CacheFormat
 from forerun.engine.model_loading import Checkpoint
 from forerun.model.runner import Runner
 from forerun_lab.checks.common import numbers, standard_arguments, write_results
@@ -57,9 +62,9 @@ def windows(arguments: argparse.Namespace) -> list[list[int]]:
     return found
 
 
-def load(name: str, dtype: str) -> tuple[Checkpoint, Runner]:
-    """A model in a dtype."""
-    config = EngineConfig(target=name, **numbers(dtype))
+def load(name: str, dtype: str, cache: CacheFormat) -> tuple[Checkpoint, Runner]:
+    """A model in a dtype, with a cache of a format."""
+    config = EngineConfig(target=name, cache=cache, **numbers(dtype))
     checkpoint = Checkpoint.open(open_source(name), config)
     runner = checkpoint.load(exactness="fast", capacity=WINDOW)
     return checkpoint, runner
@@ -71,9 +76,14 @@ def log_probs(runner: Runner, token_ids: list[int]) -> torch.Tensor:
     return runner.extend(token_ids, num_logit_rows=len(token_ids)).float().log_softmax(-1)
 
 
-def rows_of(models: list[str], texts: list[list[int]]) -> Iterator[dict[str, object]]:
-    """One line of the table for each model and dtype, beside the first model in float32."""
-    kinds = [(name, dtype) for name in models for dtype in (["auto"] if name.endswith(".gguf") else DTYPES)]
+def rows_of(models: list[str], caches: list[CacheFormat], texts: list[list[int]]) -> Iterator[dict[str, object]]:
+    """One line of the table for each model, dtype and cache, beside the first one."""
+    kinds = [
+        (name, dtype, cache)
+        for name in models
+        for dtype in (["auto"] if name.endswith(".gguf") else DTYPES)
+        for cache in caches
+    ]
     loaded = {kind: load(*kind) for kind in kinds}
     scores = {kind: Score() for kind in kinds}
     reference = kinds[0]
@@ -83,10 +93,10 @@ def rows_of(models: list[str], texts: list[list[int]]) -> Iterator[dict[str, obj
         for kind, score in scores.items():
             found_TV = reference_TV if kind == reference else log_probs(loaded[kind][1], text[:-1])
             score.add(found_TV, reference_TV, next_T)
-    for (name, dtype), score in scores.items():
+    for (name, dtype, cache), score in scores.items():
         yield {
-            "model": Path(name).name, "dtype": dtype,
-            "the rest in": str(loaded[name, dtype][0].dtype).removeprefix("torch."),
+            "model": Path(name).name, "dtype": dtype, "cache": cache,
+            "the rest in": str(loaded[name, dtype, cache][0].dtype).removeprefix("torch."),
             "perplexity": f"{score.losses.perplexity:.3f}",
             "over the first": f"{100 * (score.losses.perplexity / scores[reference].losses.perplexity - 1):+.2f} %",
             "divergence": f"{score.divergence:.5f}",
@@ -98,11 +108,12 @@ def main() -> None:
     parser = standard_arguments(__doc__, "quantised_quality")
     parser.add_argument("--models", nargs="+", default=[BUILTIN_TARGET], help="the first is compared with, in float32")
     parser.add_argument("--text", nargs="+", type=Path, required=True)
+    parser.add_argument("--caches", nargs="+", default=["model"], choices=get_args(CacheFormat))
     parser.add_argument("--num-windows", type=int, default=32, help="of each text")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     texts = windows(arguments)
-    rows = list(rows_of(arguments.models, texts))
+    rows = list(rows_of(arguments.models, arguments.caches, texts))
     notes = [
         f"{len(texts)} windows of {WINDOW} tokens each of {', '.join(path.name for path in arguments.text)}. "
         "Divergence: Kullback-Leibler from the first line, nats a token. Same choice: how often the likeliest token "

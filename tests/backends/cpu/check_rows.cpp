@@ -51,18 +51,26 @@ std::unique_ptr<float[]> normals(Random& random, size_t size) {
     return values;
 }
 
-// Slots of a cache: normal values in its type, and NaN behind the live ones.
-std::unique_ptr<uint16_t[]> slots(Random& random, size_t live, size_t size, bool is_bf16) {
-    auto words = exactly<uint16_t>(is_bf16 ? size : 2 * size);
+// Slots of a cache: `num_rows` rows of heads with normal values in its format, and NaN behind the live ones.
+std::unique_ptr<char[]> slots(Random& random, size_t live, size_t num_rows, int head_dim, CacheFormat format) {
+    const size_t stride = static_cast<size_t>(row_size(format, head_dim) * element_bytes(format));
+    auto bytes = exactly<char>(num_rows * stride);
     std::normal_distribution<float> normal;
-    for (size_t i = 0; i < size; i++) {
-        const float value = i < live ? normal(random) : NAN;
-        if (is_bf16)
-            std::memcpy(&words[i], reinterpret_cast<const char*>(&value) + 2, 2);
-        else
-            std::memcpy(&words[2 * i], &value, 4);
+    for (size_t row = 0; row < num_rows; row++) {
+        char* to = bytes.get() + row * stride;
+        const float scale = row < live ? 0.02f : NAN;
+        for (int i = 0; i < head_dim; i++) {
+            const float value = row < live ? normal(random) : NAN;
+            if (format == CacheFormat::int8)
+                to[i] = static_cast<char>(below(random, 255) - 127);
+            else if (format == CacheFormat::bf16)
+                std::memcpy(to + 2 * i, reinterpret_cast<const char*>(&value) + 2, 2);
+            else
+                std::memcpy(to + 4 * i, &value, 4);
+        }
+        if (format == CacheFormat::int8) std::memcpy(to + head_dim, &scale, sizeof scale);
     }
-    return words;
+    return bytes;
 }
 
 using Results = std::vector<float>;
@@ -85,14 +93,16 @@ void check_attention(Random& random, Results& results) {
     const int num_kv_heads = 1 + below(random, 3), group = 1 + below(random, 8), head_dim = head_dims[below(random, 7)];
     const Heads heads{num_kv_heads * group, num_kv_heads, head_dim};
     const int num_rows = 1 + below(random, 20), prefix_len = below(random, 2) ? below(random, 600) : below(random, 20);
-    const bool is_tree = below(random, 2), is_bf16 = below(random, 2), is_normed = below(random, 2);
+    const bool is_tree = below(random, 2), is_normed = below(random, 2);
+    const auto format = static_cast<CacheFormat>(below(random, 3));
     const int num_tree = num_rows + (is_tree ? below(random, 80) : 0), num_slots = prefix_len + num_tree;
     const size_t slot_size = static_cast<size_t>(num_kv_heads * head_dim);
     const size_t row_size = slot_size * static_cast<size_t>(group);
-    const size_t rows = static_cast<size_t>(num_rows), size = static_cast<size_t>(num_slots) * slot_size;
-    const size_t live = size - rows * slot_size;
-    auto keys = slots(random, live, size, is_bf16), values = slots(random, live, size, is_bf16);
-    const LayerCache cache{keys.get(), values.get(), is_bf16, static_cast<int64_t>(slot_size)};
+    const size_t rows = static_cast<size_t>(num_rows), heads_of_slots = static_cast<size_t>(num_slots * num_kv_heads);
+    const size_t live = heads_of_slots - rows * static_cast<size_t>(num_kv_heads);
+    auto keys = slots(random, live, heads_of_slots, head_dim, format);
+    auto values = slots(random, live, heads_of_slots, head_dim, format);
+    const LayerCache cache{keys.get(), values.get(), format, num_kv_heads * forerun::row_size(format, head_dim)};
 
     const auto qkv = normals(random, rows * (row_size + 2 * slot_size));
     const auto turns = normals(random, static_cast<size_t>(7 * 2 * head_dim));

@@ -16,6 +16,7 @@ from torch import Tensor
 from forerun.backends.cpu.binding import library
 from forerun.backends.cpu.layouts import EPILOGUES, Heads, NativeLinear
 from forerun.backends.cpu.linear import PackedLinear
+from forerun.backends.cpu.lowering import CACHE_FORMATS
 
 MOST_ROWS: Final = 16  # of one call of the attention kernel
 
@@ -23,7 +24,7 @@ MOST_ROWS: Final = 16  # of one call of the attention kernel
 class LayerCache(Structure):
     """One layer's keys and values."""
 
-    _fields_ = (("keys", c_void_p), ("values", c_void_p), ("is_bf16", c_int32), ("slot_stride", c_int64))
+    _fields_ = (("keys", c_void_p), ("values", c_void_p), ("format", c_int32), ("slot_stride", c_int64))
 
 
 class Visibility(Structure):
@@ -120,7 +121,7 @@ def rope_append(
     Returns:
         the rotated queries, [T, Q, D] float32.
     """
-    num_rows, num_kv_heads, head_dim = len(qkv), *keys_SKD.shape[1:]
+    num_rows, num_kv_heads, head_dim = len(qkv), keys_SKD.shape[1], cos_sin_P2D.shape[-1]
     num_heads = qkv.shape[1] // head_dim - 2 * num_kv_heads
     q_TQD = qkv.new_empty(num_rows, num_heads, head_dim)
     places = torch.tensor(positions, dtype=torch.int32)
@@ -208,10 +209,9 @@ def row_noise(key: int | None) -> RowNoise:
 def layer_cache(keys_SKD: Tensor, values_SKD: Tensor) -> LayerCache:
     assert keys_SKD.is_contiguous(), keys_SKD.stride()
     assert values_SKD.is_contiguous(), values_SKD.stride()
-    assert keys_SKD.dtype == values_SKD.dtype in (torch.float32, torch.bfloat16), keys_SKD.dtype
-    is_bf16 = keys_SKD.dtype == torch.bfloat16
+    assert keys_SKD.dtype == values_SKD.dtype, f"{keys_SKD.dtype} and {values_SKD.dtype}"
     slot_stride = keys_SKD.stride(0)
-    return LayerCache(keys_SKD.data_ptr(), values_SKD.data_ptr(), is_bf16, slot_stride)
+    return LayerCache(keys_SKD.data_ptr(), values_SKD.data_ptr(), CACHE_FORMATS[keys_SKD.dtype], slot_stride)
 
 
 def floats(x: Tensor) -> c_void_p:

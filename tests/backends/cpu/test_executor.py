@@ -16,9 +16,10 @@ from forerun.backends.cpu.binding import fault
 from forerun.backends.dtypes import runs_native
 from forerun.backends.torch.backend import REFERENCE
 from forerun.checkpoints.typed_weights import LoadedWeights
-from forerun.core.model_spec import ModelSpec, WeightFormat
+from forerun.core.model_spec import CacheFormat, ModelSpec, WeightFormat
 from forerun.core.stop_flag import PassStopped, StopFlag, stopped_by
 from forerun.core.sublayers import all_sublayers
+from forerun.model.cache_rows import MOST_CODE
 from forerun.model.executor import ForwardInput
 from forerun.model.pass_times import stand_in, time_pass
 from forerun.model.runner import Runner
@@ -27,7 +28,7 @@ from forerun.speculation.tree import ancestry_matrix
 from tests.backends.diff import Difference, diff_buffers
 from tests.backends.torch.ops import random_parents
 from tests.dense_reference import dense_logits
-from tests.tiny import CAPACITY, Weights, random_weights, tiny_runner, tiny_spec
+from tests.tiny import CAPACITY, Weights, poison_of, random_weights, tiny_runner, tiny_spec
 
 pytestmark = pytest.mark.skipif(fault() is not None, reason=str(fault()))
 
@@ -75,11 +76,15 @@ def random_pass(rng: random.Random, spec: ModelSpec, prefix_len: int) -> Forward
     )
 
 
-def differences(seed: int, dtype: torch.dtype, weight_format: WeightFormat) -> list[Difference]:
+def differences(
+    seed: int, dtype: torch.dtype, weight_format: WeightFormat, cache_format: CacheFormat = "model"
+) -> list[Difference]:
     """Every buffer of one tree pass behind a random prefix."""
     rng = random.Random(seed)
     spec, weights = random_model(seed, dtype)
-    mine, theirs = (TreeCache(spec, CAPACITY, dtype=kind, device="cpu") for kind in (dtype, torch.float32))
+    mine, theirs = (
+        TreeCache(spec, CAPACITY, dtype=kind, device="cpu", format=cache_format) for kind in (dtype, torch.float32)
+    )
     wide = {name: weight.float() for name, weight in weights.items()}
     with torch.inference_mode():
         executors = (
@@ -89,10 +94,11 @@ def differences(seed: int, dtype: torch.dtype, weight_format: WeightFormat) -> l
         prefix_len = rng.choice([0, 1, 15, 16, 40])
         for cache in (mine, theirs):
             generator = torch.Generator().manual_seed(seed)
-            rounded = torch.randn(cache.keys_LSKD[:, :prefix_len].shape, generator=generator).to(dtype)
-            cache.keys_LSKD[:, :prefix_len] = rounded
-            cache.values_LSKD[:, :prefix_len] = rounded.flip(1)
-            cache.keys_LSKD[:, prefix_len + 30 :] = float("nan")
+            for layer in range(spec.num_layers):
+                shape = (prefix_len, spec.num_kv_heads, spec.head_dim)
+                rounded = torch.randn(shape, generator=generator).to(dtype)
+                cache.write(layer, 0, rounded, rounded.flip(0))
+            cache.keys_LSKD[:, prefix_len + 30 :] = poison_of(cache.keys_LSKD.dtype)
     return diff_buffers(executors[0], mine, executors[1], theirs, random_pass(rng, spec, prefix_len))
 
 
@@ -105,6 +111,14 @@ def test_every_buffer_is_the_references_after_every_op(
     assert {difference.op.kind for difference in found} >= {"embed", "norm"} or not found
     for difference in found:
         assert difference.relative <= RELATIVE[dtype, weight_format], difference
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("seed", range(6))
+def test_every_buffer_is_the_references_with_a_cache_in_8_bits(seed: int, dtype: torch.dtype) -> None:
+    for difference in differences(seed, dtype, "plain", "int8"):
+        one_code = 1 / MOST_CODE if difference.what in ("keys", "values") else 0.0  # where a rounding is nearly a tie
+        assert difference.relative <= max(RELATIVE[dtype, "plain"], 1e-4) + one_code, difference
 
 
 def test_the_comparison_sees_every_kind_of_op() -> None:

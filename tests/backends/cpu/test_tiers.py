@@ -17,6 +17,7 @@ from torch import Tensor
 import forerun
 from forerun.backends.cpu.backend import EIGHT_BIT_INPUTS, NATIVE
 from forerun.backends.cpu.binding import fault, library
+from forerun.core.model_spec import CacheFormat
 from forerun.model.executor import ForwardInput
 from forerun.model.gguf_block_types import BLOCKS
 from forerun.model.runner import Runner
@@ -71,12 +72,12 @@ def test_products_have_the_same_bits_with_every_instruction_set(name: str) -> No
             assert differing(name, shape, num_rows, seed=num_rows)[1] == []
 
 
-def logits_of(types: tuple[str, ...], dtype: torch.dtype, num_rows: int, *, bits: int) -> Tensor:
+def logits_of(types: tuple[str, ...], dtype: torch.dtype, num_rows: int, *, bits: int, cache: CacheFormat) -> Tensor:
     torch.manual_seed(3)
     spec = spec_of(is_tied=True)
     backend = EIGHT_BIT_INPUTS if bits == 8 else NATIVE
     source = BlockSource(spec, types, "Q8_0")  # type: ignore[arg-type]
-    runner = Runner(spec, source, backend=backend, capacity=256, dtype=dtype, device="cpu")
+    runner = Runner(spec, source, backend=backend, capacity=256, dtype=dtype, device="cpu", cache_format=cache)
     token_ids = [idx % spec.vocab_size for idx in range(num_rows)]
     runner.cache.reserve(num_rows)
     inputs = ForwardInput(
@@ -87,17 +88,17 @@ def logits_of(types: tuple[str, ...], dtype: torch.dtype, num_rows: int, *, bits
         return runner.forward(inputs).logits
 
 
-@pytest.mark.parametrize("bits", [16, 8])
+@pytest.mark.parametrize(("bits", "cache"), [(16, "model"), (8, "model"), (16, "int8")])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("types", [("Q4_1",), tuple(BLOCKS)], ids="+".join)
 def test_whole_passes_have_the_same_bits_with_every_instruction_set(
-    types: tuple[str, ...], dtype: torch.dtype, bits: int
+    types: tuple[str, ...], dtype: torch.dtype, bits: int, cache: CacheFormat
 ) -> None:
     for num_rows in (1, 9, 150):
         expected = None
         for tier in tiers_here():
             library().forerun_select_tier(tier.encode())
-            logits = logits_of(types, dtype, num_rows, bits=bits)
+            logits = logits_of(types, dtype, num_rows, bits=bits, cache=cache)
             expected = logits if expected is None else expected
             assert torch.equal(logits, expected), (tier, num_rows)
 

@@ -103,7 +103,7 @@ class Shape(Structure):
         ("layer_table_scale", c_float),
         ("layer_input_size", c_int32),
         *pointers("keys", "values"),
-        *numbers("slot_size", "cache_is_bf16"),
+        *numbers("slot_size", "cache_format"),
         ("known", c_void_p),
         ("num_sublayers", c_int32),
         ("link", c_void_p),

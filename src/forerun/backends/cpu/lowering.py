@@ -38,6 +38,7 @@ from forerun.model.tree_cache import TreeCache
 from forerun.model.weights import BlockWeight, DenseWeight, StackedWeight, Weight, WeightSource
 
 MOST_OF_CACHE: Final = 0.75  # weights up to this share of the last-level cache are assumed to stay in it
+CACHE_FORMATS: Final = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}  # as in cpp/kernels.h
 MOST_TAPS: Final = 16  # of a convolution, as in cpp/kernels.h
 NOT_RUN: Final = ("mask", "select_rows")  # no native ops; `Pass` has their information
 
@@ -256,7 +257,7 @@ class Lowering:
             keys=keys.data_ptr(),
             values=values.data_ptr(),
             slot_size=keys[0, 0].numel(),
-            cache_is_bf16=int(keys.dtype == torch.bfloat16),
+            cache_format=CACHE_FORMATS[keys.dtype],
             known=None if self._known_S is None else self._known_S.data_ptr(),
             num_sublayers=len(self.sublayers),
             link=None if self._group is None else self._group.link,

@@ -115,14 +115,15 @@ class NativeProbe(KernelProbe):
     def _attention_work(self, op: NativeOp, inputs: ForwardInput) -> tuple[int, int]:
         """Bytes of one layer's keys and values that the pass reads, each counted once, and multiply-adds."""
         heads = op.heads
-        keys = self._executor.lowering.cache.keys_LSKD
+        cache = self._executor.lowering.cache
+        row_bytes = self._executor.lowering.spec.of_layer(op.layer).kv_row_size(cache.format) * cache.keys_LSKD.itemsize
         num_rows = len(inputs.token_ids)
         num_slots = inputs.first_slot + num_rows
         if inputs.ancestry is None:
             num_seen = sum(range(inputs.first_slot + 1, num_slots + 1))
         else:
             num_seen = num_rows * inputs.prefix_len + int(inputs.ancestry.sum())
-        num_bytes = 2 * num_slots * heads.num_kv_heads * heads.head_dim * keys.element_size()
+        num_bytes = 2 * num_slots * heads.num_kv_heads * row_bytes
         return num_bytes, 2 * num_seen * heads.num_heads * heads.head_dim
 
 

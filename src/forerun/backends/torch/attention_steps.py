@@ -19,7 +19,7 @@ from forerun.model.tree_cache import TreeCache
 
 
 def bind_mask(spec: ModelSpec, ops: TorchOps, cache: TreeCache) -> Step:
-    like = cache.keys_LSKD
+    like = torch.empty(0, dtype=cache.dtype, device=cache.device)
     prepare_mask = ops.prepare_mask
     kinds = {mask_of(spec, layer) for layer in spec.attention_layers}
 
@@ -51,9 +51,9 @@ def bind_rope_append(
     """Split qkv, norm q and k per head if the family does so, rotate them, write keys and values into the cache."""
     if spec.borrows(op.layer):
         return bind_rope(spec.of_layer(op.layer), spec.rope_of(op.layer), ops, head_norms)
-    keys_SKD, values_SKD = cache.layer(op.layer)
     spec, rope = spec.of_layer(op.layer), spec.rope_of(op.layer)
-    norm_v = ops.pack_norm(keys_SKD.new_ones(spec.head_dim), spec.norm_eps) if spec.value_norm else None
+    ones_D = torch.ones(spec.head_dim, dtype=cache.dtype, device=cache.device)
+    norm_v = ops.pack_norm(ones_D, spec.norm_eps) if spec.value_norm else None
     num_heads = spec.num_heads
     num_rotated = spec.num_heads + spec.num_kv_heads
     head_dim = spec.head_dim
@@ -66,11 +66,12 @@ def bind_rope_append(
         if head_norms is not None:
             rotated_TND = norm_heads(rotated_TND, num_heads, head_norms)
         rotated_TND = rotate(rotated_TND, *frame.rotations[rope])
-        keys_SKD[frame.first_slot : frame.end] = rotated_TND[:, num_heads:]
         values_TKD = qkv_TND[:, num_rotated:]
+        if norm_v is not None:
+            values_TKD = norm_v(values_TKD)
+        cache.write(op.layer, frame.first_slot, rotated_TND[:, num_heads:], values_TKD)
         scales = frame.query_scales[head_dim]
         q_TQD = rotated_TND[:, :num_heads]
-        values_SKD[frame.first_slot : frame.end] = values_TKD if norm_v is None else norm_v(values_TKD)
         frame.q = q_TQD if scales is None else q_TQD * scales
 
     return rope_append
@@ -123,11 +124,11 @@ def norm_whole(spec: ModelSpec, norms: tuple[Norm, Norm], group: RankGroup | Non
 
 
 def bind_tree_attention(op: Op, spec: ModelSpec, cache: TreeCache, ops: TorchOps, sinks_Q: Tensor | None) -> Step:
-    keys_SKD, values_SKD = cache.layer(spec.cached_layer(op.layer))
+    layer = spec.cached_layer(op.layer)
     attend = ops.tree_attention
     mask = mask_of(spec, op.layer)
 
     def tree_attention(frame: Frame) -> None:
-        frame.mixed = attend(frame.q, keys_SKD[: frame.end], values_SKD[: frame.end], frame.mask[mask], sinks_Q)
+        frame.mixed = attend(frame.q, *cache.read(layer, frame.end), frame.mask[mask], sinks_Q)
 
     return tree_attention

@@ -54,14 +54,13 @@ class EagerExecutor(ModelExecutor):
         self._ops = ops
         self._group = group
         self._sublayers = all_sublayers(spec.num_layers)
-        storage = cache.keys_LSKD
-        self._device = storage.device
+        self._device = torch.device(cache.device)
         self._bound = bind_weights(
             spec,
             program,
             weights,
             cache=cache,
-            rope_dtype=storage.dtype,
+            rope_dtype=cache.dtype,
             pack_linear=lambda _, weight, bias_O: ops.pack_linear(weight, bias_O),
             pack_norm=lambda weight_H: ops.pack_norm(weight_H, spec.norm_eps),
         )
@@ -69,8 +68,8 @@ class EagerExecutor(ModelExecutor):
         self._head = self._bound.linears[program[-1].weights]
         self._steps = [(op, self._bind(op)) for op in program]
         self._untapped = [(op, step) for op, step in self._steps if op.kind != "tap"]
-        self._no_logits = storage.new_empty(0, spec.vocab_size)
-        self._no_features = storage.new_empty(0)
+        self._no_logits = torch.empty(0, spec.vocab_size, dtype=cache.dtype, device=cache.device)
+        self._no_features = torch.empty(0, dtype=cache.dtype, device=cache.device)
 
     def run(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
         """Run the program; logits and features have the model's dtype. `observe` gets each op and its output."""

@@ -161,8 +161,7 @@ class AssistantExecutor(Executor):
         """See `AssistantHead.step`; the rows see all tokens before `place`."""
 
         def keys(idx: int) -> tuple[Tensor, Tensor]:
-            keys_SKD, values_SKD = self._cache.layer(self._layers[idx])
-            return keys_SKD[:place], values_SKD[:place]
+            return self._cache.read(self._layers[idx], place)
 
         ids = torch.tensor(token_ids, device=states.device)
         with inference():
@@ -171,7 +170,8 @@ class AssistantExecutor(Executor):
     def run(self, inputs: ForwardInput, observe: Observer | None = None) -> ForwardOutput:
         """One pass from states of zeros, for measuring."""
         size = (len(inputs.token_ids), self.head.spec.target_hidden_size)
-        logits, _ = self.step(inputs.token_ids, self._cache.keys_LSKD.new_zeros(size), max(1, inputs.first_slot))
+        states = torch.zeros(size, dtype=self._cache.dtype, device=self._cache.device)
+        logits, _ = self.step(inputs.token_ids, states, max(1, inputs.first_slot))
         return ForwardOutput(logits=logits)
 
 

@@ -57,7 +57,7 @@ class HeadDrafter(DraftModelDrafter, ReadsFeatures):
         self.taps = tuple(sorted(set(taps)))
         self._read_taps = tuple(taps)
         columns = [self.taps.index(layer) for layer in taps]
-        self._features = TextFeatures(columns, runner.cache.keys_LSKD.dtype)
+        self._features = TextFeatures(columns, runner.cache.dtype)
         super().__init__(
             runner,
             config.shape,

@@ -106,6 +106,7 @@ def circumstances(summary: Summary) -> list[tuple[str, str]]:
         ("exactness", plan.get("exactness")),
         ("kernels", plan.get("kernels")),
         ("inputs", plan.get("inputs")),
+        ("cache", plan.get("cache")),
         ("data sets", ", ".join(summary.datasets)),
         ("prompts", _prompts(about)),
         ("answers", f"{about['max_new_tokens']} tokens at most" if "max_new_tokens" in about else None),

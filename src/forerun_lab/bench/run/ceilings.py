@@ -9,7 +9,7 @@ from typing import Final
 import torch
 
 from forerun.checkpoints.huggingface.names import fused_shapes, tensor_plan
-from forerun.core.model_spec import ModelSpec, WeightFormat
+from forerun.core.model_spec import CacheFormat, ModelSpec, WeightFormat
 from forerun.model.quantise import output_format, weight_bytes
 from forerun_lab.bench.run.call_times import Call, Spread, time_in_turn
 from forerun_lab.bench.run.machine import last_level_cache_bytes
@@ -73,7 +73,13 @@ def rate(calls: Sequence[Call], amount: int, device: torch.device, budget_s: flo
     return Spread.of([amount / call_s for (call_s,) in time_in_turn([calls], device, budget_s=budget_s)])
 
 
-def bytes_per_step(spec: ModelSpec, element_bytes: int, context: int, weight_format: WeightFormat = "plain") -> int:
+def bytes_per_step(
+    spec: ModelSpec,
+    element_bytes: int,
+    context: int,
+    weight_format: WeightFormat = "plain",
+    cache: CacheFormat = "model",
+) -> int:
     """Bytes that one decoding step of one row must read: the weights, and keys and values of `context` tokens.
 
     A step reads one row of an embedding table that is separate from the head, and of a table for the layers. A table
@@ -90,4 +96,4 @@ def bytes_per_step(spec: ModelSpec, element_bytes: int, context: int, weight_for
         elif name != "embedding.weight":
             is_linear = len(shape) == 2
             num_bytes += weight_bytes(shape, weight_format, element_bytes) if is_linear else prod(shape) * element_bytes
-    return num_bytes + context * spec.kv_bytes_per_token(element_bytes)
+    return num_bytes + context * spec.kv_bytes_per_token(element_bytes, cache)

@@ -206,7 +206,13 @@ def measure_limits(request: RunRequest, checkpoint: Checkpoint) -> dict[str, Any
     """The device's memory bandwidth, and the shortest time of a plain step that it allows."""
     placement = read_device(request.config.device)
     ceilings = measure_ceilings(placement.torch_device)
-    num_bytes = bytes_per_step(checkpoint.spec, checkpoint.dtype.itemsize, FLOOR_CONTEXT, checkpoint.weight_format)
+    num_bytes = bytes_per_step(
+        checkpoint.spec,
+        checkpoint.dtype.itemsize,
+        FLOOR_CONTEXT,
+        checkpoint.weight_format,
+        checkpoint.cache_format,
+    )
     is_cached = num_bytes < ceilings.cache_bytes
     return {
         "ceilings": asdict(ceilings),

@@ -11,10 +11,12 @@
 // 1805.02867.
 #pragma once
 #include "attention_tiles.h"
+#include "rounding.h"
 
 namespace forerun {
 namespace {
 
+constexpr int MOST_OF_QUERY = 127 * 256 + 127;  // of 16 bits; both bytes of it are within 8 bits, see store_s16
 constexpr int VALUES_AHEAD = 16;  // prefetch distance of values, in slots; keys are prefetched by a tile
 
 template <typename E> struct AttendCall {
@@ -25,8 +27,19 @@ template <typename E> struct AttendCall {
     const E *keys, *values;  // of slot 0 and this head
     int64_t slot_stride;     // elements
     Query<E>* queries;
+    QueryRounding* roundings;
     int32_t *transposed, *slots;
-    float *scores, *tree_tile, *partial;
+    float *scales, *scores, *tree_tile, *partial;
+
+    const Query<E>* query(int number) const { return queries + number * Word<E>::query_size(heads.head_dim); }
+    // How sums of the queries from this one on with the transposed keys become scores.
+    Scores<E> scores_from(int query) const {
+        const float scale = 1.0f / __builtin_sqrtf(static_cast<float>(heads.head_dim));
+        if constexpr (sizeof(E) == 1)
+            return {roundings + query, scales};
+        else
+            return scale;
+    }
 
     float* part(int query) const {  // largest score, sum of weights, weighted sum of values
         const int64_t row = t_begin + query / group;
@@ -73,11 +86,19 @@ inline void widen_tile(const int32_t* words, int num_words, int num_vectors, int
         }
 }
 
+// The scale of a row in int8; also prefetches the one `ahead` bytes after it.
+inline float scale_of(const int8_t* row, const Heads& heads, int64_t ahead) {
+    float scale;
+    __builtin_memcpy(&scale, row + heads.head_dim, sizeof scale);
+    simd::prefetch(row + heads.head_dim + ahead);
+    return scale;
+}
+
 // Transposes the keys of n <= TILE_SLOTS slots: word i of slot s goes to transposed[i * TILE_SLOTS + s], or its two
 // halves go as floats to rows 2 i and 2 i + 1.
 template <typename E> void transpose_tile(const AttendCall<E>& call, int slot, int n) {
     constexpr bool WIDENS = sizeof(E) == 2 && !simd::HAS_BF16_DOT;
-    const int num_words = call.heads.head_dim * static_cast<int>(sizeof(E)) / 4;
+    const int num_words = (call.heads.head_dim * static_cast<int>(sizeof(E)) + 3) / 4;
     const int64_t row_bytes = call.slot_stride * static_cast<int64_t>(sizeof(E));
     int32_t* words = call.transposed + (WIDENS ? num_words * TILE_SLOTS : 0);
     for (int s = 0; s < n; s += 16) {
@@ -89,6 +110,30 @@ template <typename E> void transpose_tile(const AttendCall<E>& call, int slot, i
         }
     }
     if (WIDENS) widen_tile(words, num_words, (n + PANEL - 1) / PANEL, call.transposed);
+    if constexpr (sizeof(E) == 1)
+        for (int s = 0; s < n; s++)
+            call.scales[s] = scale_of(call.keys + (slot + s) * row_bytes, call.heads, TILE_SLOTS * row_bytes);
+}
+
+// Rounds a query to 16 bits. Its products with codes, plus 128 each unless SIGNED_CODES, are summed without overflow.
+inline void round_query(const AttendCall<int8_t>& call, int query, const float* from) {
+    const int size = call.heads.head_dim;
+    const int most = least(MOST_OF_QUERY, 0xffffff / size);
+    const auto part = [&](int i) { return i + 16 <= size ? simd::load(from + i) : simd::load_n(from + i, size - i); };
+    Largest largest;
+    for (int i = 0; i < size; i += 16) largest.add(part(i));
+    const Rounding rounding = largest.rounding(most);
+    int16_t* to = call.queries + query * Word<int8_t>::query_size(size);
+    simd::I total = simd::set1_int(0);
+    for (int i = 0; i < size; i += 16) {
+        const simd::I codes = rounding.codes(part(i));
+        simd::store_s16(reinterpret_cast<char*>(to + i), codes);
+        total = simd::add_int(total, codes);
+    }
+    int32_t lanes[16], excess = 0;
+    simd::store_int(lanes, total);
+    for (int lane : lanes) excess += simd::SIGNED_CODES ? 0 : 128 * lane;
+    call.roundings[query] = {rounding.scale / __builtin_sqrtf(static_cast<float>(size)), excess};
 }
 
 // Converts the queries to the input format of the products. Elements after a row's last one are overwritten or unused.
@@ -103,21 +148,23 @@ template <typename E> void round_queries(const AttendCall<E>& call, const float*
     }
 }
 
-inline float score_scale(int head_dim) {
-    return 1.0f / __builtin_sqrtf(static_cast<float>(head_dim));
+inline void round_queries(const AttendCall<int8_t>& call, const float* q) {
+    for (int query = 0; query < call.num_queries; query++) {
+        const int64_t row = call.t_begin + query / call.group, head = call.kv_head * call.group + query % call.group;
+        round_query(call, query, q + (row * call.heads.num_heads + head) * call.heads.head_dim);
+    }
 }
 
 // Computes scores of the chunk's first n slots, whose logical positions are the same for all rows.
 template <typename E> void score_common(const AttendCall<E>& call, int n) {
     const int head_dim = call.heads.head_dim;
-    const float scale = score_scale(head_dim);
     for (int s = 0; s < n; s += TILE_SLOTS) {
         const int num_slots = least(TILE_SLOTS, n - s);
         transpose_tile(call, call.first_position + s, num_slots);
         for (int query = 0; query < call.num_queries; query += simd::BLOCK_QUERIES)
-            score_tile<E>(least(simd::BLOCK_QUERIES, call.num_queries - query), call.queries + query * head_dim, head_dim,
-                       call.transposed, (num_slots + 15) / 16, scale, call.scores + query * SCORE_STRIDE + s,
-                       SCORE_STRIDE);
+            score_tile<E>(least(simd::BLOCK_QUERIES, call.num_queries - query), call.query(query), head_dim,
+                          call.transposed, (num_slots + 15) / 16, call.scores_from(query),
+                          call.scores + query * SCORE_STRIDE + s, SCORE_STRIDE);
     }
 }
 
@@ -152,8 +199,8 @@ template <typename E> void score_tree(const AttendCall<E>& call, int* lengths) {
             uint64_t wanted = 0;
             for (int i = 0; i < num_queries; i++) wanted |= bits[(query + i) / call.group];
             if (!wanted) continue;
-            score_tile<E>(num_queries, call.queries + query * head_dim, head_dim, call.transposed, (num_slots + 15) / 16,
-                       score_scale(head_dim), call.tree_tile, TILE_SLOTS);
+            score_tile<E>(num_queries, call.query(query), head_dim, call.transposed, (num_slots + 15) / 16,
+                          call.scores_from(query), call.tree_tile, TILE_SLOTS);
             for (int i = 0; i < num_queries; i++) {
                 const int row = (query + i) / call.group;
                 place_scores(call.tree_tile + i * TILE_SLOTS, bits[row],
@@ -213,10 +260,25 @@ template <typename E> int hidden_by_window(const AttendCall<E>& call, int row) {
     return within_chunk(length - call.seen.window - call.first_position);
 }
 
+// Multiplies the weights of values in int8, which begin at logical position `first` of the chunk, by their scales.
+inline void scale_weights(const AttendCall<int8_t>& call, int query_begin, int query_end, const Values<int8_t>& values,
+                          int first) {
+    for (int i = 0; i < values.count; i += 16) {
+        const int n = least(16, values.count - i);
+        float scales[16];
+        for (int j = 0; j < n; j++) scales[j] = scale_of(values.at(i + j), call.heads, values.ahead);
+        for (int query = query_begin; query < query_end; query++) {
+            float* weights = call.scores + query * SCORE_STRIDE + first + i;
+            simd::store_n(weights, simd::mul(simd::load_n(weights, n), simd::load_n(scales, n)), n);
+        }
+    }
+}
+
 // Adds `values` to the weighted sums of num_queries queries, whose weights for them begin at logical position `first`
 // of the chunk.
 template <typename E> void mix(const AttendCall<E>& call, int query_begin, int query_end, Values<E> values, int first) {
     const int head_dim = call.heads.head_dim;
+    if constexpr (sizeof(E) == 1) scale_weights(call, query_begin, query_end, values, first);
     for (int d = 0, next = 0; d < head_dim; d = next) {
         Values<E> once = values;
         for (int query = query_begin; query < query_end; query += simd::BLOCK_QUERIES) {
@@ -284,7 +346,7 @@ void attend_as(const float* q, Heads heads, LayerCache cache, int kv_head, int t
                Visibility seen, float* partial, char* scratch) {
     const AttentionScratch places = attention_scratch(heads);
     const int group = heads.num_heads / heads.num_kv_heads, num_rows = t_end - t_begin;
-    const int64_t head = static_cast<int64_t>(kv_head) * heads.head_dim;
+    const int64_t head = static_cast<int64_t>(kv_head) * row_size(cache.format, heads.head_dim);
     AttendCall<E> call{};
     call.heads = heads;
     call.kv_head = kv_head;
@@ -298,6 +360,8 @@ void attend_as(const float* q, Heads heads, LayerCache cache, int kv_head, int t
     call.values = static_cast<const E*>(cache.values) + head;
     call.slot_stride = cache.slot_stride;
     call.queries = reinterpret_cast<Query<E>*>(scratch + places.queries);
+    call.roundings = reinterpret_cast<QueryRounding*>(scratch + places.roundings);
+    call.scales = reinterpret_cast<float*>(scratch + places.scales);
     call.transposed = reinterpret_cast<int32_t*>(scratch + places.keys);
     call.slots = reinterpret_cast<int32_t*>(scratch + places.slots);
     call.scores = reinterpret_cast<float*>(scratch + places.scores);
@@ -310,7 +374,9 @@ void attend_as(const float* q, Heads heads, LayerCache cache, int kv_head, int t
 inline void attend(const float* q, Heads heads, LayerCache cache, int kv_head, int t_begin, int t_end, int chunk,
                    Visibility seen, float* partial, void* scratch) {
     char* bytes = static_cast<char*>(scratch);
-    if (cache.is_bf16)
+    if (cache.format == CacheFormat::int8)
+        attend_as<int8_t>(q, heads, cache, kv_head, t_begin, t_end, chunk, seen, partial, bytes);
+    else if (cache.format == CacheFormat::bf16)
         attend_as<uint16_t>(q, heads, cache, kv_head, t_begin, t_end, chunk, seen, partial, bytes);
     else
         attend_as<float>(q, heads, cache, kv_head, t_begin, t_end, chunk, seen, partial, bytes);

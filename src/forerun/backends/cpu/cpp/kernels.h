@@ -102,11 +102,22 @@ struct Output {
     float cap;
 };
 
-// One layer's keys and values in the cache: slot s, head h at s * slot_stride + h * head_dim.
+// The elements of a cache. A row of a head is its head_dim elements; of int8, codes with their scale, a float, behind them.
+enum class CacheFormat : int32_t { f32 = 0, bf16 = 1, int8 = 2 };
+
+static inline int element_bytes(CacheFormat format) {
+    return format == CacheFormat::f32 ? 4 : format == CacheFormat::bf16 ? 2 : 1;
+}
+// Elements of a row of one head.
+static inline int row_size(CacheFormat format, int head_dim) {
+    return format == CacheFormat::int8 ? head_dim + static_cast<int>(sizeof(float)) : head_dim;
+}
+
+// One layer's keys and values in the cache: slot s, head h at s * slot_stride + h * row_size.
 struct LayerCache {
     void* keys;
     void* values;
-    int32_t is_bf16;      // else float32
+    CacheFormat format;
     int64_t slot_stride;  // elements
 };
 

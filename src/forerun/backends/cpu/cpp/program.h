@@ -82,7 +82,7 @@ struct Shape {
     void* keys;                // [L][capacity][slot_size], values likewise
     void* values;
     int32_t slot_size;  // elements of a slot in a layer, as many as the layer with the most key/value heads needs
-    int32_t cache_is_bf16;
+    CacheFormat cache_format;
     const uint8_t* known;  // [capacity], see Visibility; or null
     int32_t num_sublayers;
     RankLink* link;  // to the ranks whose partials are added, or null

@@ -10,8 +10,8 @@ static int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 LayerCache Program::layer_cache(int layer) const {
     const int64_t elements = static_cast<int64_t>(shape_.capacity) * shape_.slot_size;
-    const int64_t offset = elements * layer * (shape_.cache_is_bf16 ? 2 : 4);
-    return {static_cast<char*>(shape_.keys) + offset, static_cast<char*>(shape_.values) + offset, shape_.cache_is_bf16,
+    const int64_t offset = elements * layer * element_bytes(shape_.cache_format);
+    return {static_cast<char*>(shape_.keys) + offset, static_cast<char*>(shape_.values) + offset, shape_.cache_format,
             shape_.slot_size};
 }
 

@@ -1,6 +1,7 @@
 // Operations on rows between the products: norm, gate, and rope with the append to the cache.
 #pragma once
 #include "kernels.h"
+#include "rounding.h"
 #include "simd.h"
 
 namespace forerun {
@@ -115,38 +116,63 @@ struct Rotation {
     }
 };
 
-inline void put(void* to, bool is_bf16, int64_t i, simd::F a, int n) {
-    if (is_bf16) {
+// Elements of a row in a cache of this format; `rounding` is used for int8.
+inline void put(void* to, CacheFormat format, const Rounding& rounding, int64_t i, simd::F a, int n) {
+    if (format == CacheFormat::bf16) {
         uint16_t* place = static_cast<uint16_t*>(to) + i;
         n == 16 ? simd::store_bf16(place, a) : simd::store_bf16_n(place, a, n);
+    } else if (format == CacheFormat::int8) {
+        int8_t* place = static_cast<int8_t*>(to) + i;
+        int8_t codes[16];
+        simd::store_s8(n == 16 ? place : codes, rounding.codes(a));
+        if (n < 16) __builtin_memcpy(place, codes, static_cast<unsigned>(n));
     } else {
         float* place = static_cast<float*>(to) + i;
         n == 16 ? simd::store(place, a) : simd::store_n(place, a, n);
     }
 }
 
-// `to` and x must not overlap.
-inline void rotate(const Rotation& head, void* to, bool is_bf16, int64_t first) {
-    for (int i = 0; i < head.half; i += 16) {
-        const int n = head.half - i < 16 ? head.half - i : 16;
-        put(to, is_bf16, first + i, head.left(i, n), n);
-        put(to, is_bf16, first + head.half + i, head.right(i, n), n);
+// Stores a row of a head from element `first` on. each(use) calls use(i, a, n) for the n elements of the row from i on; in
+// int8 it runs twice, since the codes depend on the largest element.
+template <typename Each>
+void put_row(void* to, CacheFormat format, int64_t first, int size, Each each) {
+    Rounding rounding{};
+    if (format == CacheFormat::int8) {
+        Largest largest;
+        each([&](int, simd::F a, int) { largest.add(a); });
+        rounding = largest.rounding(MOST_CODE);
+        __builtin_memcpy(static_cast<char*>(to) + first + size, &rounding.scale, sizeof rounding.scale);
     }
+    each([&](int i, simd::F a, int n) { put(to, format, rounding, first + i, a, n); });
+}
+
+// `to` and x must not overlap.
+inline void rotate(const Rotation& head, void* to, CacheFormat format, int64_t first) {
+    put_row(to, format, first, 2 * head.half, [&](auto use) {
+        for (int i = 0; i < head.half; i += 16) {
+            const int n = head.half - i < 16 ? head.half - i : 16;
+            use(i, head.left(i, n), n);
+            use(head.half + i, head.right(i, n), n);
+        }
+    });
 }
 
 // Stores a head's value times `scale` at place `to` of the cache.
 inline void put_value(const float* x, int size, float scale, LayerCache cache, int64_t to) {
-    for (int i = 0; i < size; i += 16) {
-        const int n = size - i < 16 ? size - i : 16;
-        const simd::F plain = n == 16 ? simd::load(x + i) : simd::load_n(x + i, n);
-        put(cache.values, cache.is_bf16, to + i, simd::mul(plain, simd::set1(scale)), n);
-    }
+    put_row(cache.values, cache.format, to, size, [&](auto use) {
+        for (int i = 0; i < size; i += 16) {
+            const int n = size - i < 16 ? size - i : 16;
+            const simd::F plain = n == 16 ? simd::load(x + i) : simd::load_n(x + i, n);
+            use(i, simd::mul(plain, simd::set1(scale)), n);
+        }
+    });
 }
 
 inline void rope_append(const float* qkv, int row, int head_begin, int head_end, Heads heads, const float* cos_sin,
                         int position, const float* q_norm, const float* k_norm, bool norms_values, float eps,
                         float query_scale, float* q, LayerCache cache, int slot) {
     const int size = heads.head_dim, num_kv = heads.num_kv_heads;
+    const int64_t stored = row_size(cache.format, size);
     const float* of_row = qkv + static_cast<int64_t>(row) * (heads.num_heads + 2 * num_kv) * size;
     const float* cosines = cos_sin + static_cast<int64_t>(position) * 2 * size;
     for (int head = head_begin; head < head_end; head++) {
@@ -156,16 +182,16 @@ inline void rope_append(const float* qkv, int row, int head_begin, int head_end,
         const int64_t of_slot = slot * cache.slot_stride;
         if (kv_head >= num_kv) {
             const float scale = norms_values ? norm_scale(x, size, eps) : 1.0f;
-            put_value(x, size, scale, cache, of_slot + static_cast<int64_t>(kv_head - num_kv) * size);
+            put_value(x, size, scale, cache, of_slot + (kv_head - num_kv) * stored);
             continue;
         }
         const float* weight = is_query ? q_norm : k_norm;
         const float scale = weight ? norm_scale(x, size, eps) : 1.0f;
         const Rotation rotation{x, weight, cosines, cosines + size, scale, is_query ? query_scale : 1.0f, size / 2};
         if (is_query)
-            rotate(rotation, q, false, (static_cast<int64_t>(row) * heads.num_heads + head) * size);
+            rotate(rotation, q, CacheFormat::f32, (static_cast<int64_t>(row) * heads.num_heads + head) * size);
         else
-            rotate(rotation, cache.keys, cache.is_bf16, of_slot + static_cast<int64_t>(kv_head) * size);
+            rotate(rotation, cache.keys, cache.format, of_slot + kv_head * stored);
     }
 }
 

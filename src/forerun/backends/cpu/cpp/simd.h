@@ -19,6 +19,7 @@
 //   dot_s16(s, w, x)      s[i] + sum over j < 4 of w[4i+j] x[j], x four inputs from store_s16, exact
 //   Codes, split          64 bytes of codes in the format of dot_s16
 //   codes_of_8_bits       bytes of weights in the format of the dots: unchanged, or minus 128 if SIGNED_CODES
+//   codes_of_signed       signed bytes in the format of the dots: unchanged if SIGNED_CODES, or plus 128
 //   store_s16             sixteen inputs of 16 bits in the format of dot_s16
 //   The next four are for the matrix unit (matrix_unit.h), where __AMX_BF16__ is defined:
 //   store_planes          the high bytes of sixteen inputs of 16 bits, rounded, and the low bytes that are left, both signed

@@ -206,6 +206,10 @@ inline Dots to_dots(I a) { return a; }
 struct Codes { __m256i even_lo, odd_lo, even_hi, odd_hi; };
 constexpr bool SIGNED_CODES = false;
 inline Bytes codes_of_8_bits(Bytes b) { return b; }
+inline Bytes codes_of_signed(Bytes b) {
+    const __m256i sign = _mm256_set1_epi8(-128);
+    return {_mm256_xor_si256(b.lo, sign), _mm256_xor_si256(b.hi, sign)};
+}
 inline Codes split(Bytes b) {
     const __m256i low = _mm256_set1_epi16(0xff);
     return {_mm256_and_si256(b.lo, low), _mm256_srli_epi16(b.lo, 8), _mm256_and_si256(b.hi, low), _mm256_srli_epi16(b.hi, 8)};

@@ -153,6 +153,7 @@ inline F to_float(Dots a) { return {_mm512_cvtepi32_ps((__m512i)a.v)}; }
 struct Codes { __m512i even, odd; };
 constexpr bool SIGNED_CODES = false;
 inline Bytes codes_of_8_bits(Bytes b) { return b; }
+inline Bytes codes_of_signed(Bytes b) { return {_mm512_xor_si512(b.v, _mm512_set1_epi8(-128))}; }
 inline Codes split(Bytes b) { return {_mm512_and_si512(b.v, _mm512_set1_epi16(0xff)), _mm512_srli_epi16(b.v, 8)}; }
 inline Codes load_codes(const char* p) { return {_mm512_loadu_si512(p), _mm512_loadu_si512(p + 64)}; }
 inline void store_codes(char* p, Codes c) {

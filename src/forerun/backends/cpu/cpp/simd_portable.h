@@ -175,6 +175,10 @@ inline Dots to_dots(I a) { return a; }
 using Codes = Bytes;
 constexpr bool SIGNED_CODES = false;
 inline Bytes codes_of_8_bits(Bytes b) { return b; }
+inline Bytes codes_of_signed(Bytes b) {
+    for (auto& x : b.v) x ^= 0x80;
+    return b;
+}
 inline Codes split(Bytes b) { return b; }
 inline Codes load_codes(const char* p) { return load_bytes(p); }
 inline void store_codes(char* p, Codes c) { std::memcpy(p, c.v, sizeof c.v); }
