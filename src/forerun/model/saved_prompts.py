@@ -115,7 +115,7 @@ class SavedPrompts:
                 yield
                 self._write(file, number * BLOCK, is_whole=is_whole)
         except (OSError, MemoryError, RuntimeError) as error:  # the last is torch's without memory, as on a full GPU
-            logger.warning("texts are no longer saved in %s: %s", self._all, error or "there is no memory for it")
+            logger.warning("texts are no longer saved in %s: %s", self._all, str(error) or "there is no memory for it")
             self._works = False
         self._use(files)
         self._saved = (owner, list(token_ids))
