@@ -1,8 +1,10 @@
 """Texts on disk: a new process reads none of them again, and writes what it would have written."""
 
+import os
 import random
 from dataclasses import replace
 from pathlib import Path
+from time import time
 
 import pytest
 import torch
@@ -164,6 +166,46 @@ def test_a_full_disk_ends_the_saving_with_one_warning(
     assert files_in(folder) == []
     assert caplog.text.count("texts are no longer saved") == 1
     assert "--no-saved-prompts" in caplog.text
+
+
+def test_texts_in_a_folder_of_another_user_are_read_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    saved(opened("smollm3", folder), MANY)
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise PermissionError("Permission denied")
+
+    for name in ("stat", "open", "mkdir", "unlink"):
+        monkeypatch.setattr(Path, name, refuse)
+    second = opened("smollm3", folder)
+    assert read(second, MANY) == 0
+    saved(second, MANY)
+    second.forget("", on_disk=True)
+    assert caplog.text.count("texts are no longer saved") == 1
+
+
+def test_a_file_that_another_process_is_writing_stays(folder: Path) -> None:
+    runner = opened("smollm3", folder, max_bytes=10**6)
+    saved(runner, MANY)
+    begun = files_in(folder)[0].with_suffix(".kv.0" + saved_prompts.NEW)
+    begun.write_bytes(bytes(10**6))
+    os.utime(begun, (time() - 60, time() - 60))
+    saved(runner, MANY[5:])
+    runner.forget("", on_disk=True)
+    assert files_in(folder) == [begun]
+
+
+def test_without_memory_to_save_a_text_the_engine_goes_on(
+    folder: Path, runner: Runner, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(rows: torch.Tensor) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(saved_prompts, "bytes_of", fail)
+    saved(runner, MANY)
+    assert "CUDA out of memory" in caplog.text
+    assert files_in(folder) == []
 
 
 @CACHES

@@ -317,6 +317,10 @@ def test_the_usage_tells_where_a_prompt_differs_from_the_last_one(
     assert "reminder" not in caplog.text
     other = [{"role": "user", "content": "quite another thing"}]
     assert "prompt_change" not in chat_usage(client, other)["forerun"], "it is another conversation"
+    sibling = [*changed[:2], {"role": "user", "content": f"Task of a helper: {lines[::-1]}"}]
+    assert "prompt_change" not in chat_usage(client, sibling)["forerun"], "another one with the same beginning"
+    further = [*changed, {"role": "assistant", "content": "so"}, {"role": "user", "content": "go on"}]
+    assert "prompt_change" not in chat_usage(client, further)["forerun"], "the first one goes on"
     body = {"messages": [{**changed[0], "content": lines + "new"}, *changed[1:]], "max_tokens": 2}
     anthropic = client.post("/v1/messages", json=body).json()["usage"]
     assert anthropic["forerun"]["prompt_change"]["message"] == 0

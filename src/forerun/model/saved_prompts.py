@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
+from secrets import token_hex
 from shutil import disk_usage
 from struct import Struct
 from time import time
@@ -113,16 +114,18 @@ class SavedPrompts:
                     continue
                 yield
                 self._write(file, number * BLOCK, is_whole=is_whole)
-        except OSError as error:
-            logger.warning("texts are no longer saved in %s: %s", self._all, error)
+        except (OSError, MemoryError, RuntimeError) as error:  # the last is torch's without memory, as on a full GPU
+            logger.warning("texts are no longer saved in %s: %s", self._all, str(error) or "there is no memory for it")
             self._works = False
         self._use(files)
         self._saved = (owner, list(token_ids))
 
     def forget(self, owner: str) -> None:
         """Remove the files of this model and owner."""
-        for file in self._folder_of(owner).glob("*"):
-            file.unlink(missing_ok=True)
+        with suppress(OSError):
+            for file in self._folder_of(owner).glob("*"):
+                if file.suffix != NEW:  # another process is writing it
+                    file.unlink(missing_ok=True)
 
     def _folder_of(self, owner: str) -> Path:
         return self._own / digest(owner.encode()).hex()[:16]
@@ -209,7 +212,7 @@ class SavedPrompts:
             folder.mkdir(mode=0o700, exist_ok=True)
         if not self._make_room(HEADER.size + memory.nbytes):
             return
-        new = file.with_name(f"{file.name}.{os.getpid()}{NEW}")
+        new = file.with_name(f"{file.name}.{token_hex(8)}{NEW}")  # processes of two containers may have one pid
         try:
             new.touch(mode=0o600)
             with new.open("wb") as opened:
@@ -239,8 +242,9 @@ class SavedPrompts:
         for _, size, file in sorted(found):
             if excess <= 0:
                 break
-            file.unlink(missing_ok=True)
-            excess -= size
+            if file.suffix != NEW:  # another process is writing it
+                file.unlink(missing_ok=True)
+                excess -= size
         free = disk_usage(self._all).free
         if free < FREE_BYTES + num_bytes:
             raise OSError(f"the disk has only {free / 2**30:.1f} GiB free: free some, or give --no-saved-prompts")
@@ -252,8 +256,13 @@ def digest(data: bytes) -> bytes:
 
 
 def kind_of(file: Path) -> bool | None:
-    """Whether a file, given without its suffix, has the rows of all layers; None if it does not exist."""
-    return next((suffix == WHOLE for suffix in (WHOLE, PART) if file.with_suffix(suffix).exists()), None)
+    """Whether a file, given without its suffix, has the rows of all layers; None if it is not there, or in a folder of
+    another user."""
+    for suffix in (WHOLE, PART):
+        with suppress(OSError):
+            file.with_suffix(suffix).stat()
+            return suffix == WHOLE
+    return None
 
 
 def copy(storage_2LSKD: Tensor, layers: Sequence[int], first: int, rows_2LBKD: Tensor) -> None:

@@ -230,7 +230,7 @@ class Answering:
         choice = self._answer.choices[index]
         choice.end(result)
         if self._earlier is not None and index == 0:
-            self._earlier.token_ids += result.token_ids
+            self._earlier.token_ids.extend(result.token_ids)
         self._service.metrics.end("stop" if choice.finish is None else FINISH[choice.finish])
 
 
