@@ -189,13 +189,12 @@ class StoredHead:
 
     def weights(self, *, dtype: "torch.dtype", device: str) -> "dict[str, Tensor]":
         """All weights by their names, as plain values."""
-        from forerun.checkpoints.stored_weights import StoredWeights, Traits  # imports torch, as does this
-        from forerun.model.rope import head_order
+        from forerun.checkpoints.huggingface.load import stored_order  # imports torch, as does this
+        from forerun.checkpoints.stored_weights import StoredWeights, Traits
 
-        head_dim = self.spec.body.head_dim
-        rotated = self.spec.body.rope.rotated_dims or head_dim
-        order = head_order(rotated, head_dim, is_interleaved=self.is_paired)
-        traits = Traits(head_order=order, head_dim=head_dim, norm_offset=self.norm_offset)
+        body = self.spec.body
+        order = stored_order(body, is_interleaved=self.is_paired)
+        traits = Traits(head_order=order, head_dim=body.head_dim, norm_offset=self.norm_offset)
         stored = StoredWeights(self.tensors, traits=traits, dtype=dtype, device=device)
         return {name: stored.tensor(name).view(shape_of(parts)) for name, parts in self.tensors.items()}
 
