@@ -121,7 +121,9 @@ def rope_append(
     Returns:
         the rotated queries, [T, Q, D] float32.
     """
-    num_rows, num_kv_heads, head_dim = len(qkv), keys_SKD.shape[1], cos_sin_P2D.shape[-1]
+    num_rows = len(qkv)
+    num_kv_heads = keys_SKD.shape[1]
+    head_dim = cos_sin_P2D.shape[-1]
     num_heads = qkv.shape[1] // head_dim - 2 * num_kv_heads
     q_TQD = qkv.new_empty(num_rows, num_heads, head_dim)
     places = torch.tensor(positions, dtype=torch.int32)
