@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from forerun.core.config import SamplingParams
-from forerun.core.mixers import Mixer, ShortConvolution
+from forerun.core.mixers import Mamba2, Mixer, ShortConvolution
 from forerun.core.model_spec import ModelSpec, RopeSpec
 
 MASK_32 = (1 << 32) - 1
@@ -83,6 +83,8 @@ def add_branch(spec: ModelSpec, weights: Mapping[str, Tensor], x: Tensor, branch
 
 
 def gated(spec: ModelSpec, gate_up: Tensor) -> Tensor:
+    if spec.gate == "relu2":
+        return torch.where(gate_up > 0, gate_up, 0.0) ** 2
     gate, up = gate_up.chunk(2, -1)
     if spec.gate == "clamped":
         gate = gate.clamp(max=7.0)
@@ -94,16 +96,27 @@ def gated(spec: ModelSpec, gate_up: Tensor) -> Tensor:
     return active * up
 
 
-def mixture(spec: ModelSpec, h: Tensor, linear: Callable[[Tensor, str], Tensor], part: str) -> Tensor:
+def mixture(
+    spec: ModelSpec, weights: Mapping[str, Tensor], h: Tensor, linear: Callable[[Tensor, str], Tensor], part: str
+) -> Tensor:
     """Every expert of every row, of which the best by the router count."""
     scores = linear(h, part + "router")
     outputs = [
         linear(gated(spec, linear(h, f"{part}experts.{expert}.gate_up")), f"{part}experts.{expert}.out")
         for expert in range(spec.num_experts)
     ]
+    routing = spec.routing
+    if routing is not None:
+        shares = 1 / (1 + torch.exp(-scores))
+        scores = shares + weights[part + "router_correction.weight"] if routing.has_correction else shares
     least = scores.sort(-1, descending=True).values[:, spec.num_chosen_experts - 1 : spec.num_chosen_experts]
-    shares = torch.where(scores >= least, scores.exp(), 0.0)
-    shares = shares / shares.sum(-1, keepdim=True)
+    if routing is None:
+        shares = torch.where(scores >= least, scores.exp(), 0.0)
+        shares = shares / shares.sum(-1, keepdim=True)
+    else:
+        shares = torch.where(scores >= least, shares, 0.0)
+        total = shares.sum(-1, keepdim=True) + routing.eps if routing.is_normalised else 1.0
+        shares = shares / total * routing.scale
     return sum((shares[:, expert, None] * output for expert, output in enumerate(outputs)), torch.zeros_like(h))
 
 
@@ -120,6 +133,38 @@ def convolved(weights: Mapping[str, Tensor], x: Tensor, name: str, paths: Sequen
     return torch.stack(rows)
 
 
+def mamba_branch(
+    mamba: Mamba2, weights: Mapping[str, Tensor], product: Tensor, part: str, paths: Sequence[Sequence[int]]
+) -> Tensor:
+    """Mamba 2: the recurrence, row by row along each path."""
+    num_heads = mamba.num_value_heads
+    group = num_heads // mamba.num_key_heads
+    gate, channels, step = product.split([mamba.value_size, mamba.num_channels, num_heads], -1)
+    channels = convolved(weights, channels, part + "convolution", paths)
+    channels = channels * channels.sigmoid()
+    x, b, c = channels.split([mamba.value_size, mamba.key_size, mamba.key_size], -1)
+    x = x.reshape(len(x), num_heads, mamba.value_dim)
+    b, c = (t.reshape(len(t), mamba.num_key_heads, mamba.key_dim) for t in (b, c))
+    step = torch.log(1 + torch.exp(step + weights[part + "mamba_bias.weight"])).clamp(*mamba.step_limits)
+    decay = (weights[part + "mamba_rates.weight"] * step).exp()
+    states: list[Tensor] = []
+    outputs = []
+    for row, path in enumerate(paths):
+        new = []
+        heads = []
+        for head in range(num_heads):
+            old = states[path[-2]][head] if len(path) > 1 else x.new_zeros(mamba.key_dim, mamba.value_dim)
+            state = decay[row, head] * old + step[row, head] * torch.outer(b[row, head // group], x[row, head])
+            new.append(state)
+            skip = weights[part + "mamba_skips.weight"][head]
+            heads.append(state.T @ c[row, head // group] + skip * x[row, head])
+        states.append(torch.stack(new))
+        outputs.append(torch.cat(heads))
+    gated_TI = torch.stack(outputs) * gate * gate.sigmoid()
+    groups = gated_TI.reshape(len(gated_TI), mamba.num_key_heads, -1)
+    return normalise(groups, torch.ones(()), mamba.norm_eps).flatten(1) * weights[part + "mamba_scale.weight"]
+
+
 def mixer_branch(
     mixer: Mixer, eps: float, weights: Mapping[str, Tensor], product: Tensor, part: str, visible_TT: Tensor
 ) -> Tensor:
@@ -129,6 +174,8 @@ def mixer_branch(
     if isinstance(mixer, ShortConvolution):
         b, c, x = product.chunk(3, -1)
         return c * convolved(weights, b * x, name, paths)
+    if isinstance(mixer, Mamba2):
+        return mamba_branch(mixer, weights, product, part, paths)
     num_keys = mixer.num_key_heads
     num_heads = mixer.num_value_heads
     sizes = [mixer.num_channels, mixer.value_size, num_heads, num_heads]
@@ -188,16 +235,19 @@ def dense_logits(
     growth = spec.rope.query_growth * torch.tensor(lengths)
     for layer in range(spec.num_layers):
         part = f"layers.{layer}."
-        if (layer, "attention") not in skipped:
+        missing = {(layer, "attention")} if layer in spec.mlp_only else set()
+        missing |= {(layer, "mlp")} if layer in spec.mixer_only else set()
+        left_out = skipped | missing
+        if (layer, "attention") not in left_out:
             h = x
             if spec.norms != "after":
                 h = normalise(x, weights[part + "attention_norm.weight"], spec.norm_eps)
-        if (layer, "attention") not in skipped and layer in spec.mixer_layers:
+        if (layer, "attention") not in left_out and layer in spec.mixer_layers:
             assert spec.mixer is not None
             product = linear(h, part + "mixer_in")
             branch = mixer_branch(spec.mixer, spec.norm_eps, weights, product, part, everything)
             x = x + linear(branch, part + "attention_out")
-        elif (layer, "attention") not in skipped:
+        elif (layer, "attention") not in left_out:
             q, k, v = linear(h, part + "qkv").split([spec.q_size, spec.kv_size, spec.kv_size], -1)
             if spec.qk_norm_whole:
                 q = normalise(q, weights[part + "q_norm.weight"], spec.norm_eps)
@@ -228,13 +278,13 @@ def dense_logits(
                 mixed = mixed * linear(h, part + "attention_gate").sigmoid()
             branch = linear(mixed, part + "attention_out")
             x = add_branch(spec, weights, x, branch, part + "attention_post_norm")
-        if (layer, "mlp") not in skipped:
+        if (layer, "mlp") not in left_out:
             h = x if spec.norms == "after" else normalise(x, weights[part + "mlp_norm.weight"], spec.norm_eps)
-            if spec.num_experts:
-                branch = mixture(spec, h, linear, part)
+            if spec.num_experts and layer not in spec.dense_layers:
+                branch = mixture(spec, weights, h, linear, part)
                 if spec.shared_size:
                     shared = linear(gated(spec, linear(h, part + "shared_gate_up")), part + "shared_out")
-                    branch = branch + linear(h, part + "shared_gate").sigmoid() * shared
+                    branch = branch + (linear(h, part + "shared_gate").sigmoid() if spec.gates_shared else 1) * shared
             else:
                 branch = linear(gated(spec, linear(h, part + "gate_up")), part + "mlp_out")
             x = add_branch(spec, weights, x, branch, part + "mlp_post_norm")

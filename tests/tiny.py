@@ -102,8 +102,10 @@ def random_weights(
     weights = {}
     for name, shape in fused_shapes(tensor_plan(spec)).items():
         weight = torch.randn(shape, generator=generator, dtype=torch.float64)
-        if name.endswith(("norm.weight", "layer_scale.weight")):
+        if name.endswith(("norm.weight", "layer_scale.weight", "mamba_scale.weight", "mamba_skips.weight")):
             weight = 0.75 + 0.1 * weight
+        elif name.endswith("mamba_rates.weight"):
+            weight = -0.02 * weight.abs()  # a state is still felt after hundreds of tokens
         elif name.endswith("_rates.weight"):
             weight = -weight.abs()
         elif name == f"{head}.weight":
@@ -142,6 +144,16 @@ def tiny_runner(
         cache_format=cache_format,
         cache_bytes=cache_bytes,
     )
+
+
+def in_parts(runner: Runner, text: Sequence[int], rng: random.Random, most: int) -> Tensor:
+    """The logits of the text, read in parts of random sizes behind what the cache holds."""
+    rows = []
+    while text:
+        size = rng.randint(1, most)
+        rows.append(runner.extend(text[:size], num_logit_rows=len(text[:size])))
+        text = text[size:]
+    return torch.cat(rows)
 
 
 def tree_logits(runner: Runner, token_ids: list[int], parents: Sequence[int]) -> Tensor:

@@ -1,17 +1,19 @@
 """Random tiny architectures with the mechanisms of the newer families, their windows shorter than the tests' texts."""
 
 import random
+from math import inf
 
-from forerun.core.mixers import GatedDeltaNet, ShortConvolution
-from forerun.core.model_spec import ModelSpec, RopeSpec
+from forerun.core.mixers import GatedDeltaNet, Mamba2, ShortConvolution
+from forerun.core.model_spec import ModelSpec, RopeSpec, SigmoidRouting
 from tests.tiny import tiny_spec
 
 Values = dict[str, object]
 FAMILIES = (
     "mistral", "smollm3", "ministral3", "granite", "phi3", "gemma3_text", "olmo2", "olmo3", "glm4", "gpt_oss",
-    "qwen3_moe", "qwen3_5_text", "qwen3_next", "lfm2",
+    "qwen3_moe", "qwen3_5_text", "qwen3_next", "lfm2", "lfm2_moe", "granitemoehybrid", "nemotron_h",
 )  # fmt: skip
-MIXED = ("qwen3_5_text", "qwen3_next", "lfm2")  # have layers without attention, which torch alone runs
+TORCH_ONLY = ("lfm2_moe", "granitemoehybrid", "nemotron_h")  # torch's kernels alone run them
+MIXED = ("qwen3_5_text", "qwen3_next", "lfm2", *TORCH_ONLY)  # have layers without attention
 UNSHARED = ("gpt_oss", "qwen3_moe", *MIXED)  # cannot be divided among ranks
 
 
@@ -19,7 +21,7 @@ def family_spec(rng: random.Random, family: str, **changes: object) -> ModelSpec
     """An architecture of at least three layers; `changes` fixes fields."""
     num_layers = rng.randint(3, 4)
     values = {"family": family, "num_layers": num_layers, "head_dim": 8, "qk_norm": False, **changes}
-    if family == "lfm2":  # whose convolutions have as many channels
+    if family.startswith("lfm2"):  # whose convolutions have as many channels
         values.setdefault("hidden_size", rng.choice([8, 12, 20]))
     return tiny_spec(rng, **{**values, **values_of(rng, family, int(str(values["num_layers"])), values)})
 
@@ -99,7 +101,50 @@ def values_of(rng: random.Random, family: str, num_layers: int, values: Values) 
                 "qk_norm": True, "convolution": convolution, "mixer_layers": rng.choice([(0, 1), (0, 2), (1, 2), (1,)]),
                 "qkv_bias": False, "out_bias": False,
             }  # fmt: skip
+        case "lfm2_moe":
+            dense = rng.choice([0, 1, 2])
+            return {
+                **values_of(rng, "lfm2", num_layers, values), "num_experts": 5, "mlp_bias": False,
+                "num_chosen_experts": rng.choice([1, 2, 4]), "dense_layers": tuple(range(dense)), "dense_size": 14,
+                "routing": SigmoidRouting(has_correction=rng.random() < 0.7, eps=1e-6),
+            }  # fmt: skip
+        case "granitemoehybrid":
+            experts = {
+                "num_experts": 5, "num_chosen_experts": rng.choice([1, 2, 4]), "shared_size": rng.choice([6, 10]),
+                "gates_shared": False, "mlp_bias": False,
+            }  # fmt: skip
+            return {
+                **values_of(rng, "granite", num_layers, values), **(experts if rng.random() < 0.5 else {}),
+                "mamba": mamba(rng), "mixer_layers": rng.choice([(0, 1), (0, 2), (1, 2)]),
+                "unrotated_layers": tuple(range(num_layers)) if rng.random() < 0.7 else (), "out_bias": False,
+                "mlp_bias": False, "qk_norm": False,
+            }  # fmt: skip
+        case "nemotron_h":
+            experts = {
+                "num_experts": 5, "num_chosen_experts": rng.choice([1, 2, 4]), "shared_size": rng.choice([6, 10]),
+                "gates_shared": False, "dense_size": 14,
+                "routing": SigmoidRouting(is_normalised=rng.random() < 0.7, eps=1e-20, scale=rng.choice([1.0, 2.5])),
+            }  # fmt: skip
+            kinds = rng.choice(["M-*", "-M*", "*M-"]) + "".join(rng.choices("M-*", k=num_layers - 3))
+            layers = {
+                kind: tuple(layer for layer in range(num_layers) if kinds[layer] in kind) for kind in ("M", "M*", "-")
+            }
+            experts["dense_layers"] = layers["-"][:1] if rng.random() < 0.3 else ()
+            return {
+                **(experts if rng.random() < 0.5 else {}), "mamba": mamba(rng), "mixer_layers": layers["M"],
+                "mixer_only": layers["M*"], "mlp_only": layers["-"], "unrotated_layers": tuple(range(num_layers)),
+                "gate": "relu2", "wide_norms": True, "mlp_bias": False, "qkv_bias": False, "out_bias": False,
+            }  # fmt: skip
         case "glm4":
             return {"norms": "around", "rope": RopeSpec(theta=100.0, rotated_dims=4)}
         case _:
             raise AssertionError(family)
+
+
+def mamba(rng: random.Random) -> Mamba2:
+    num_groups = rng.choice([1, 2])
+    return Mamba2(
+        num_key_heads=num_groups, num_value_heads=num_groups * rng.choice([1, 2, 3]), key_dim=rng.choice([4, 6, 8]),
+        value_dim=rng.choice([4, 6, 8]), kernel_size=rng.choice([2, 4]), norm_eps=1e-5, has_bias=rng.random() < 0.7,
+        step_limits=rng.choice([(0.0, inf), (0.3, 1.1)]), stride=rng.choice([2, 4, 8]), lag=rng.choice([12, 14]),
+    )  # fmt: skip

@@ -13,7 +13,7 @@ from forerun.core.config import KernelsName
 from forerun.core.errors import ConfigError
 from forerun.core.mechanisms import mechanisms_of
 from forerun.core.model_spec import ModelSpec
-from tests.tiny_families import FAMILIES, MIXED, family_spec
+from tests.tiny_families import FAMILIES, MIXED, TORCH_ONLY, family_spec
 
 RUN = [*(family for family in FAMILIES if family not in MIXED), "gemma4_text"]
 
@@ -23,7 +23,7 @@ def conditions(spec: ModelSpec, kernels: KernelsName = "auto", *, is_shared: boo
     return Conditions(kernels=kernels, needed=needed, is_shared=is_shared)
 
 
-@pytest.mark.parametrize("family", RUN)
+@pytest.mark.parametrize("family", [name for name in (*RUN, *MIXED) if name not in TORCH_ONLY])
 def test_the_native_kernels_run_every_family(family: str) -> None:
     spec = family_spec(random.Random(1), family)
     choice = choose_backend("fast", dtype=torch.float32, device="cpu", head_dim=8, conditions=conditions(spec))
@@ -37,17 +37,42 @@ def test_tritons_kernels_are_refused_by_name() -> None:
         choose_backend("fast", dtype=torch.float32, device="cpu", head_dim=16, conditions=lacking)
 
 
-@pytest.mark.parametrize("family", MIXED)
-def test_layers_without_attention_are_named_and_torch_runs_them(family: str) -> None:
+def test_tritons_kernels_refuse_a_cache_in_8_bits() -> None:
+    choose = partial(choose_backend, "fast", dtype=torch.bfloat16, head_dim=16)
+    for kernels, device in (("triton", "cpu"), ("auto", "cuda:0")):
+        with pytest.raises(ConfigError, match='cache "int8" is not for the Triton kernels, which would run on'):
+            choose(device=device, conditions=Conditions(kernels=kernels, cache="int8"))  # type: ignore[arg-type]
+    assert choose(device="cuda:0", conditions=Conditions(kernels="torch", cache="int8")).backend.name == "fused"
+
+
+LACKING = {
+    "qwen3_5_text": ["an output gate of attention", "gated delta nets"],
+    "qwen3_next": ["a shared expert", "an output gate of attention", "gated delta nets"],
+    "lfm2": ["short convolutions"],
+    "lfm2_moe": ["experts chosen by sigmoids", "short convolutions"],
+    "granitemoehybrid": ["Mamba 2 layers"],
+    "nemotron_h": [
+        "Mamba 2 layers", "a shared expert without a gate", "a squared ReLU without a gate",
+        "experts chosen by sigmoids", "layers of one sublayer",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", TORCH_ONLY)
+def test_what_the_native_kernels_lack_is_named_and_torch_runs_it(family: str) -> None:
     spec = family_spec(random.Random(1), family)
-    names = ["a shared expert"] * (family == "qwen3_next") + ["an output gate of attention", "gated delta nets"]
-    name = "short convolutions" if family == "lfm2" else " or ".join(names)
     choice = choose_backend("exact", dtype=torch.float32, device="cpu", head_dim=8, conditions=conditions(spec))
+    name = " or ".join(name for name in LACKING[family] if name != "short convolutions")
     assert choice.missing == f"the native kernels do not compute {name}, which this model has"
     assert choice.backend.name == "reference"
-    triton = conditions(spec, "triton")
+
+
+@pytest.mark.parametrize("family", MIXED)
+def test_tritons_kernels_are_refused_for_layers_without_attention_by_name(family: str) -> None:
+    spec = family_spec(random.Random(1), family)
+    name = " or ".join(LACKING[family])
     with pytest.raises(ConfigError, match=f"the Triton kernels do not compute {name}, which this model has"):
-        choose_backend("fast", dtype=torch.float32, device="cpu", head_dim=16, conditions=triton)
+        choose_backend("fast", dtype=torch.float32, device="cpu", head_dim=16, conditions=conditions(spec, "triton"))
 
 
 @pytest.mark.parametrize("family", RUN)

@@ -5,6 +5,7 @@ import random
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.cli.conftest import Run
 from tests.drafting.mapped import random_map, write_mapped
@@ -15,6 +16,7 @@ def test_inspect_gives_sizes_memory_and_files(run: Run, target: str) -> None:
     assert (facts["supported"], facts["problem"], facts["dtype"]) == (True, None, "float32")
     assert facts["weights_bytes"] == 4 * facts["num_parameters"]
     assert facts["kv_bytes_per_token"] == 2 * 3 * 2 * 8 * 4
+    assert facts["int8_kv_bytes_per_token"] == 2 * 3 * 2 * (8 + 4)
     assert facts["bytes_at_max_length"] == facts["weights_bytes"] + 512 * facts["kv_bytes_per_token"]
     assert {"config.json", "model.safetensors"} <= {file["name"] for file in facts["files"]}
     shown = run("inspect", target)
@@ -40,6 +42,15 @@ def test_inspect_counts_the_memory_of_states_and_of_saved_ones(run: Run, tmp_pat
     assert 0 < facts["snapshot_bytes"] < facts["state_bytes"]
     assert facts["bytes_at_max_length"] == facts["weights_bytes"] + facts["state_bytes"] + cache
     assert "however long the text is" in run("inspect", str(tmp_path)).stdout
+
+
+def test_inspect_names_the_draft_head_in_a_models_own_files(run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    from tests.drafting.heads.test_mtp import write_target
+
+    write_target(tmp_path, 1, torch.float32)
+    assert json.loads(run("inspect", str(tmp_path), "--json").stdout)["draft_head"].startswith("MTP, ")
+    assert "`auto` drafts with it" in run("inspect", str(tmp_path)).stdout
 
 
 def test_check_accepts_a_pair_with_the_same_tokens(run: Run, target: str, draft: str) -> None:

@@ -38,8 +38,9 @@ def test_models_lists_all_with_size_licence_draft_and_what_is_too_large(
     assert max(map(len, shown.splitlines())) <= 80
     assert re.search(r"^qwen2.5-coder:7b +4.68 GB +Apache-2.0 +qwen2.5-coder:0.5b$", shown, re.MULTILINE)
     assert re.search(r"^qwen2.5:14b +8.99 GB +Apache-2.0 +qwen2.5:1.5b +too large$", shown, re.MULTILINE)
+    assert re.search(r"^granite4:h-tiny +4.23 GB +Apache-2.0 +too large$", shown, re.MULTILINE), "its weights get plain"
     assert "6.00 GB of memory are free now" in shown
-    assert [line.split()[0] for line in shown.splitlines()[1:34]] == [model.name for model in listed_models()]
+    assert [line.split()[0] for line in shown.splitlines()[1:53]] == [model.name for model in listed_models()]
 
 
 def test_models_lists_larger_ones_with_what_they_need_and_which_are_gated(run: Run) -> None:

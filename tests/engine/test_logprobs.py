@@ -52,6 +52,39 @@ def test_every_drafter_gives_the_numbers_of_plain_decoding(plain: Engine, name: 
     assert [len(item.top) for item in found] == [3] * len(text)
 
 
+@pytest.mark.usefixtures("random_turns")
+@pytest.mark.parametrize("name", rest_slow(DRAFTERS, 4))
+def test_every_drafter_gives_the_bits_of_the_prompt_also_where_it_is_cached(name: str) -> None:
+    """The prompt is longer than one pass, so that a pass after the first is compared too."""
+    prompt = PROMPT * 20
+    asked = replace(PARAMS, max_new_tokens=4, prompt_logprobs=2)
+    with Engine(EngineConfig(drafter=NoDrafter(), max_length=512)) as plain:
+        expected = plain.generate(prompt, asked)
+        prompt_ids = plain.encode(prompt)
+        first = plain.generate(prompt_ids[:2], replace(asked, prompt_logprobs=None, logprobs=2, max_new_tokens=1))
+    with engine_with(DRAFTERS[name], max_length=512) as engine:
+        text = engine.generate(prompt, replace(asked, prompt_logprobs=None))
+        found = engine.generate(prompt, asked)
+        engine.generate("another text", PARAMS, owner="somebody else")
+        again = engine.generate(prompt, asked)
+    assert len(prompt_ids) > 256
+    assert [item.token_id for item in expected.prompt_logprobs] == prompt_ids[1:]
+    assert found.prompt_logprobs == again.prompt_logprobs == expected.prompt_logprobs
+    assert found.token_ids == text.token_ids == expected.token_ids
+    assert found.stats.num_reused_tokens == 0
+    assert text.prompt_logprobs == first.prompt_logprobs == ()
+
+
+def test_a_prompt_s_numbers_are_those_of_the_same_tokens_written(plain: Engine) -> None:
+    greedy = SamplingParams(max_new_tokens=12, ignore_eos=True, logprobs=3)
+    written = logprobs_of(plain, greedy)
+    prompt_ids = [*plain.encode(PROMPT), *(item.token_id for item in written)]
+    read = plain.generate(prompt_ids, replace(greedy, max_new_tokens=1, prompt_logprobs=3)).prompt_logprobs
+    assert values_of(list(read[-12:])) == pytest.approx(values_of(written), abs=1e-4)
+    assert [item.num_likelier for item in read[-12:]] == [0] * 12
+    assert plain.generate(prompt_ids[:1], replace(greedy, prompt_logprobs=3)).prompt_logprobs == ()
+
+
 def test_where_rows_are_exact_the_numbers_are_too() -> None:
     settings = {"dtype": "float32", "kernels": "torch", "exactness": "exact", "max_length": 128, "num_threads": 1}
     with engine_with(NoDrafter(), **settings) as engine:
@@ -86,5 +119,6 @@ def test_who_does_not_ask_gets_none_and_too_many_are_refused(plain: Engine) -> N
     assert logprobs_of(plain, PARAMS) == []
     assert all(item.top == () for item in logprobs_of(plain, replace(PARAMS, logprobs=0)))
     for wrong in (-1, 21):
-        with pytest.raises(ConfigError, match=rf"logprobs {wrong} must lie in \[0, 20\]"):
-            SamplingParams(logprobs=wrong)
+        for name in ("logprobs", "prompt_logprobs"):
+            with pytest.raises(ConfigError, match=rf"{name} {wrong} must lie in \[0, 20\]"):
+                SamplingParams(**{name: wrong})

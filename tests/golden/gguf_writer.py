@@ -61,8 +61,9 @@ def add_sizes(writer: Any, spec: ModelSpec) -> None:
     writer.add_block_count(spec.num_layers)
     writer.add_feed_forward_length(spec.intermediate_size)
     writer.add_head_count(spec.num_heads)
-    counts = [0 if layer in spec.mixer_layers else spec.num_kv_heads for layer in range(spec.num_layers)]
-    writer.add_head_count_kv(counts if spec.family == "lfm2" else spec.num_kv_heads)
+    counts = [spec.num_kv_heads * (layer in spec.attention_layers) for layer in range(spec.num_layers)]
+    is_listed = spec.convolution is not None or spec.mamba is not None
+    writer.add_head_count_kv(counts if is_listed else spec.num_kv_heads)
     writer.add_key_length(spec.head_dim)
     writer.add_value_length(spec.head_dim)
     writer.add_rope_dimension_count(spec.rope.rotated_dims or spec.head_dim)

@@ -24,11 +24,11 @@ class RandomFamily:
     draw: Callable[[random.Random], Config]
     config_class: str = ""
 
-    def build(self, seed: int) -> Any:
+    def build(self, seed: int, **changes: object) -> Any:
         """A model with weights in float64, large enough that its logits differ by several units."""
         rng = random.Random(seed)
         config_class = getattr(transformers, self.config_class or f"{self.classes}Config")
-        config = config_class(**{**sizes(rng), **self.draw(rng)}, dtype="float64")
+        config = config_class(**{**sizes(rng), **self.draw(rng), **changes}, dtype="float64")
         config._attn_implementation = "eager" if self.classes == "GptOss" else "sdpa"  # of which it has none
         config._experts_implementation = "eager"
         model = getattr(transformers, f"{self.classes}ForCausalLM")(config).double().train(False)
@@ -42,12 +42,14 @@ class RandomFamily:
                 else:
                     weight.normal_(0.0, 0.25, generator=generator)
             for name, buffer in model.named_buffers():
+                if name.endswith(("expert_bias", "e_score_correction_bias")):
+                    buffer.normal_(0.0, 0.3, generator=generator)
                 if name.endswith("layer_scalar"):
                     buffer.uniform_(0.5, 1.5, generator=generator)
         return model
 
-    def save(self, seed: int, folder: Path) -> Any:
-        model = self.build(seed)
+    def save(self, seed: int, folder: Path, **changes: object) -> Any:
+        model = self.build(seed, **changes)
         model.save_pretrained(folder)
         return model
 
@@ -67,7 +69,7 @@ def wide_norms(model: Any) -> Iterator[None]:
         torch.float = narrow
         torch.Tensor.float = narrow_method
 
-    kinds = ("RMSNorm", "Router", "DeltaNet")
+    kinds = ("RMSNorm", "Router", "DeltaNet", "MambaLayer", "Mamba2Mixer")
     norms = [module for module in model.modules() if type(module).__name__.endswith(kinds)]
     hooks = [norm.register_forward_pre_hook(widen) for norm in norms]
     hooks += [norm.register_forward_hook(restore) for norm in norms]
@@ -83,7 +85,11 @@ def wide_norms(model: Any) -> Iterator[None]:
 def golden_logits(model: Any, token_ids: Sequence[int]) -> Tensor:
     """[T, V] as transformers computes them."""
     with wide_norms(model):
-        logits: Tensor = model(torch.tensor([list(token_ids)]), use_cache=False).logits[0]
+        texts = torch.tensor([list(token_ids)])
+        if type(model).__name__.startswith("NemotronH"):  # whose logits are rounded to float32
+            logits: Tensor = model.lm_head(model.model(texts, use_cache=False).last_hidden_state)[0]
+        else:
+            logits = model(texts, use_cache=False).logits[0]
     return logits
 
 
@@ -277,6 +283,53 @@ def lfm2(rng: random.Random) -> Config:
     }  # fmt: skip
 
 
+def lfm2_moe(rng: random.Random) -> Config:
+    kinds = kinds_of_layers(rng, "conv")
+    return {
+        **headed(rng), "num_hidden_layers": len(kinds), "layer_types": kinds, "conv_L_cache": rng.choice([2, 3, 4]),
+        "conv_bias": rng.random() < 0.5, "norm_eps": rng.choice([1e-5, 1e-6]), "num_experts": rng.choice([5, 6, 8]),
+        "num_experts_per_tok": rng.choice([1, 2, 4]), "moe_intermediate_size": rng.choice([24, 32]),
+        "num_dense_layers": rng.choice([0, 1, 2]), "use_expert_bias": rng.random() < 0.7,
+        "norm_topk_prob": rng.random() < 0.7, "routed_scaling_factor": rng.choice([1.0, 2.5]),
+    }  # fmt: skip
+
+
+def granite_mamba(rng: random.Random) -> Config:
+    config = granite(rng)
+    kinds = kinds_of_layers(rng, "linear_attention")
+    num_groups = rng.choice([1, 2])
+    num_heads = num_groups * rng.choice([1, 2])
+    return {
+        **config, "num_hidden_layers": len(kinds), "layer_types": kinds, "num_local_experts": rng.choice([0, 5, 8]),
+        "num_experts_per_tok": rng.choice([1, 2, 4]), "shared_intermediate_size": rng.choice([20, 24]),
+        "position_embedding_type": rng.choice(["rope", None]), "mamba_n_heads": num_heads, "mamba_expand": 2,
+        "mamba_d_head": 2 * config["hidden_size"] // num_heads, "mamba_d_state": rng.choice([6, 8, 16]),
+        "mamba_n_groups": num_groups, "mamba_d_conv": rng.choice([2, 4]), "mamba_conv_bias": rng.random() < 0.7,
+        "mamba_proj_bias": rng.random() < 0.3, "mamba_chunk_size": rng.choice([16, 256]),
+        "time_step_limit": rng.choice([(0.0, float("inf")), (0.5, 1.5)]),
+    }  # fmt: skip
+
+
+def nemotron_h(rng: random.Random) -> Config:
+    num_groups = rng.choice([1, 2])
+    kinds = ["linear_attention", "full_attention", rng.choice(["mlp", "moe"])]
+    kinds += rng.choices(["linear_attention", "full_attention", "mlp", "moe"], k=rng.randint(0, 3))
+    rng.shuffle(kinds)
+    is_dense = "moe" not in kinds
+    return {
+        "layers_block_type": kinds, "head_dim": rng.choice([8, 16]), "n_groups": num_groups,
+        "layer_norm_epsilon": rng.choice([1e-5, 1e-6]), "mamba_num_heads": num_groups * rng.choice([1, 2, 3]),
+        "mamba_head_dim": rng.choice([6, 8]), "ssm_state_size": rng.choice([6, 8, 16]),
+        "conv_kernel": rng.choice([2, 4]), "use_bias": rng.random() < 0.3, "chunk_size": rng.choice([16, 128]),
+        "mlp_bias": is_dense and rng.random() < 0.3, "use_conv_bias": rng.random() < 0.7,
+        "n_routed_experts": rng.choice([5, 6, 8]), "num_experts_per_tok": rng.choice([1, 2, 4]),
+        "moe_intermediate_size": rng.choice([20, 24]), "moe_shared_expert_intermediate_size": rng.choice([20, 28]),
+        "norm_topk_prob": rng.random() < 0.7,
+        "routed_scaling_factor": rng.choice([1.0, 2.5]), "time_step_min": 1e-30,  # a limit in prompts alone
+        "num_hidden_layers": None, "rms_norm_eps": None, "tie_word_embeddings": False,
+    }  # fmt: skip
+
+
 FAMILIES: dict[str, RandomFamily] = {
     "smollm3": RandomFamily(classes="SmolLM3", draw=smollm3),
     "ministral3": RandomFamily(classes="Ministral3", draw=ministral3),
@@ -296,4 +349,7 @@ FAMILIES: dict[str, RandomFamily] = {
     "qwen3_next": RandomFamily(classes="Qwen3Next", draw=qwen3_next),
     "qwen3_5_moe": RandomFamily(classes="Qwen3_5Moe", draw=qwen3_next, config_class="Qwen3_5MoeTextConfig"),
     "lfm2": RandomFamily(classes="Lfm2", draw=lfm2),
+    "lfm2_moe": RandomFamily(classes="Lfm2Moe", draw=lfm2_moe),
+    "granite_mamba": RandomFamily(classes="GraniteMoeHybrid", draw=granite_mamba),
+    "nemotron_h": RandomFamily(classes="NemotronH", draw=nemotron_h),
 }

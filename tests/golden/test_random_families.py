@@ -19,7 +19,7 @@ from forerun.model.runner import Runner
 from forerun.speculation.tree import ancestry_matrix
 from tests.backends.torch.ops import random_parents
 from tests.marks import rest_slow
-from tests.tiny import tree_logits
+from tests.tiny import in_parts, tree_logits
 
 pytest.importorskip("transformers")
 from tests.golden.random_families import FAMILIES, LENGTH, golden_logits
@@ -30,13 +30,16 @@ NUM_TREE = 12
 MAX_ERROR = 1e-9
 MAX_ERROR_FLOAT32 = 1e-4  # relative to the largest logit
 CASES = [case for name in FAMILIES for case in rest_slow([(name, seed) for seed in range(40)], 1)]
+MIXED = ("qwen3_5", "qwen3_next", "lfm2", "lfm2_moe", "granite_mamba", "nemotron_h")
+LONGEST = 300  # tokens of a text whose last rows read states of later places than its beginning
+LONG_CASES = [case for name in MIXED for case in rest_slow([(name, seed) for seed in range(40)], 1)]
 KERNELS: Sequence[tuple[ModelBackend, torch.dtype]] = ((REFERENCE, torch.float64), (FUSED, torch.float64))
 
 
-def runner_of(folder: Path, kernels: ModelBackend, dtype: torch.dtype) -> Runner:
+def runner_of(folder: Path, kernels: ModelBackend, dtype: torch.dtype, capacity: int = 2 * LENGTH) -> Runner:
     source = open_source(str(folder))
     return Runner(
-        source.spec().for_length(LENGTH), source.weights(dtype=dtype), backend=kernels, capacity=2 * LENGTH,
+        source.spec().for_length(LENGTH), source.weights(dtype=dtype), backend=kernels, capacity=capacity,
         dtype=dtype, device="cpu",
     )  # fmt: skip
 
@@ -60,6 +63,23 @@ def largest_difference(model: Any, runner: Runner, seed: int) -> float:
         of_path = golden_logits(model, padded(text + path))[len(text) + len(path) - 1]
         difference = max(difference, float((logits[node] - of_path).abs().max()))
     return difference if runner.cache.keys_LSKD.dtype == torch.float64 else difference / float(expected.abs().max())
+
+
+@pytest.mark.parametrize("case", LONG_CASES, ids=lambda case: f"{case[0]}-{case[1]}")
+def test_a_text_of_any_length_cut_anywhere_has_the_logits_of_transformers(
+    case: tuple[str, int], tmp_path: Path
+) -> None:
+    """Rows far in the text read states of several places."""
+    name, seed = case
+    model = FAMILIES[name].save(seed, tmp_path)
+    rng = random.Random(seed)
+    runner = runner_of(tmp_path, REFERENCE, torch.float64, 2 * LONGEST)
+    text = [rng.randrange(runner.spec.vocab_size) for _ in range(rng.choice([LONGEST, rng.randint(1, LONGEST)]))]
+    expected = golden_logits(model, text)
+    for most in (LONGEST, 9):
+        runner.sync(())
+        found = in_parts(runner, text, rng, most)
+        assert float((found - expected).abs().max()) <= MAX_ERROR
 
 
 def padded(token_ids: list[int]) -> list[int]:

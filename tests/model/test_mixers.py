@@ -15,25 +15,28 @@ import torch
 from torch import Tensor
 
 from forerun.backends.backend import Backend
+from forerun.backends.cpu.backend import NATIVE
 from forerun.backends.torch.backend import FUSED, REFERENCE
 from forerun.checkpoints.huggingface.names import tensor_plan
-from forerun.core.mixers import PLACE_LAG, PLACE_STRIDE, GatedDeltaNet
+from forerun.core.config import SamplingParams
+from forerun.core.mixers import PLACE_LAG, PLACE_STRIDE, GatedDeltaNet, Mamba2
 from forerun.core.model_spec import ModelSpec, snapshot_bytes, state_bytes
+from forerun.decoding.verifier import Verifier
 from forerun.drafting.layer_skip.probe_rows import ProbeLayout, ProbeRows
 from forerun.drafting.layer_skip.search import SkipSearch
 from forerun.model.executor import ForwardInput
 from forerun.model.mixer_rows import MixerRows
-from forerun.model.runner import Runner
+from forerun.model.runner import Runner, stops_of
 from forerun.model.self_drafting import SharedCacheRunner
 from forerun.model.warm_texts import WarmTexts
-from forerun.speculation.tree import ancestry_matrix
+from forerun.speculation.tree import TokenTree, ancestry_matrix
 from tests.dense_reference import dense_logits
 from tests.marks import rest_slow
 from tests.model.kernel_sets import EXACT_SETS
-from tests.tiny import Weights, poison_freed_slots, random_weights, tiny_runner, tree_logits
+from tests.tiny import Weights, in_parts, poison_freed_slots, random_weights, tiny_runner, tree_logits
 from tests.tiny_families import family_spec
 
-FAMILIES = ("qwen3_5_text", "lfm2")
+FAMILIES = ("qwen3_5_text", "lfm2", "granitemoehybrid")
 STRIDE = 16
 LAG = 48  # deeper than the trees
 ROWS = 100  # of a pass or a tree
@@ -53,14 +56,26 @@ def short_rings(monkeypatch: pytest.MonkeyPatch) -> None:
 @cache
 def model(family: str, seed: int, dtype: torch.dtype) -> tuple[ModelSpec, Weights]:
     spec = family_spec(random.Random(seed), family, vocab_size=31, max_positions=CAPACITY, num_layers=3)
-    if isinstance(spec.mixer, GatedDeltaNet):
-        spec = replace(spec, delta_net=replace(spec.mixer, stride=STRIDE, lag=LAG))
+    if isinstance(spec.mixer, GatedDeltaNet | Mamba2):
+        spec = with_places(spec, STRIDE, LAG)
     return spec, random_weights(spec, torch.Generator().manual_seed(seed), dtype=dtype)
 
 
-def runner_of(family: str, seed: int, dtype: torch.dtype, backend: Backend = REFERENCE) -> Runner:
+def with_places(spec: ModelSpec, stride: int, lag: int) -> ModelSpec:
+    """The same with states at other places."""
+    if isinstance(spec.mixer, Mamba2):
+        return replace(spec, mamba=replace(spec.mixer, stride=stride, lag=lag))
+    assert isinstance(spec.mixer, GatedDeltaNet)
+    return replace(spec, delta_net=replace(spec.mixer, stride=stride, lag=lag))
+
+
+def runner_of(
+    family: str, seed: int, dtype: torch.dtype, backend: Backend = REFERENCE, *, cache_bytes: int = 0
+) -> Runner:
     spec, weights = model(family, seed, dtype)
-    runner = tiny_runner(spec, weights, backend=backend, capacity=CAPACITY)
+    if backend is NATIVE and isinstance(spec.mixer, Mamba2):
+        pytest.skip("the native kernels do not compute Mamba 2")
+    runner = tiny_runner(spec, weights, backend=backend, capacity=CAPACITY, cache_bytes=cache_bytes)
     poison_freed_slots(runner)
     return runner
 
@@ -75,16 +90,6 @@ def alone(family: str, seed: int, dtype: torch.dtype, backend: Backend = REFEREN
     """The logits of the text, each from a pass of one row."""
     runner = runner_of(family, seed, dtype, backend)
     return torch.cat([runner.extend([token], num_logit_rows=1) for token in text_of(seed)])
-
-
-def in_parts(runner: Runner, text: list[int], rng: random.Random, most: int) -> Tensor:
-    """The logits of the text, read in parts of random sizes behind what the cache holds."""
-    rows = []
-    while text:
-        size = rng.randint(1, most)
-        rows.append(runner.extend(text[:size], num_logit_rows=len(text[:size])))
-        text = text[size:]
-    return torch.cat(rows)
 
 
 def in_trees(runner: Runner, text: list[int], rng: random.Random) -> Tensor:
@@ -118,8 +123,8 @@ def test_a_long_texts_logits_are_those_of_the_recurrence(
 ) -> None:
     monkeypatch.undo()
     spec, weights = model(family, seed, torch.float64)
-    if isinstance(spec.mixer, GatedDeltaNet):
-        spec = replace(spec, delta_net=replace(spec.mixer, stride=PLACE_STRIDE, lag=PLACE_LAG))
+    if isinstance(spec.mixer, GatedDeltaNet | Mamba2):
+        spec = with_places(spec, PLACE_STRIDE, PLACE_LAG)
     text = text_of(seed)
     runner = tiny_runner(spec, weights, backend=backend, capacity=CAPACITY)  # type: ignore[arg-type]
     found = in_parts(runner, text, random.Random(seed), 150)
@@ -236,10 +241,21 @@ def test_probes_of_text_whose_states_are_dropped_are_left_out() -> None:
     text = text_of(0, 160)
     in_parts(runner, text, random.Random(0), 9)
     draft = Mock(token_ids=[*text, 1])
-    for start, is_there in ((60, False), (156, True)):
+    for start, is_there in ((20, False), (156, True)):
         strategy = Mock(window=Mock(return_value=range(start, start + 4)), propose=Mock(return_value=[frozenset()]))
         search = SkipSearch(strategy, SharedCacheRunner(runner))
         assert (search._gather(draft, 4) is not None) == is_there
+
+
+def test_a_tree_is_cut_where_a_rows_place_would_not_lie_in_the_text() -> None:
+    chain = TokenTree(0)
+    for node in range(PLACE_LAG + 5):
+        chain.add(node, 1, 0.0)
+    runners = [runner_of(family, 0, torch.float32) for family in ("qwen3_5_text", "lfm2")]
+    net = runners[0].spec.mixer
+    assert isinstance(net, GatedDeltaNet)
+    for runner, num_nodes in zip(runners, (net.lag + 1, len(chain)), strict=True):
+        assert list(Verifier(runner, SamplingParams(), [1], None).allowed(chain)) == list(range(num_nodes))
 
 
 def test_a_place_lags_behind_every_tree_and_is_a_multiple_of_the_stride() -> None:
@@ -257,7 +273,8 @@ def test_only_the_last_states_and_rows_are_kept() -> None:
     rows = runner.cache.mixer_rows
     assert rows is not None
     place = rows._mixer.place(LENGTH)
-    assert all(place - STRIDE <= first <= last <= place for first, last in rows.held_L2.tolist())
+    assert all(0 < first <= last <= place for first, last in rows.held_L2.tolist())
+    assert all(last - first < rows.num_states * STRIDE for first, last in rows.held_L2.tolist())
     assert LAG + 2 * STRIDE + ROWS <= rows.num_slots < LAG + 3 * STRIDE + ROWS < LENGTH
     assert runner.cache.resumable(place + LAG) == place + LAG
     assert runner.cache.resumable(10) == 0
@@ -288,10 +305,7 @@ def test_a_snapshot_takes_no_more_memory_than_counted_and_that_of_the_worst_plac
 
 
 def saving(family: str, backend: Backend = REFERENCE) -> Runner:
-    spec, weights = model(family, 0, torch.float32)
-    runner = tiny_runner(spec, weights, backend=backend, capacity=CAPACITY, cache_bytes=1 << 26)
-    poison_freed_slots(runner)
-    return runner
+    return runner_of(family, 0, torch.float32, backend, cache_bytes=1 << 26)
 
 
 @KERNELS
@@ -328,7 +342,7 @@ def test_conversations_in_turn_continue_where_they_were_saved_with_the_bits_of_a
 def test_snapshots_take_no_more_than_half_of_the_memory_and_the_oldest_goes_first() -> None:
     runner = saving("qwen3_5_text")
     runner.sync(text_of(0))
-    (snapshot,) = runner._warm._snapshots.values()
+    snapshot = next(reversed(runner._warm._snapshots.values())).snapshot
     for room, expected in ((2, 2), (0, 0)):
         warm = WarmTexts(runner.cache, 1 << 26)
         warm._room_for_snapshots = room * snapshot.num_bytes
@@ -351,16 +365,60 @@ def test_snapshots_of_a_text_that_is_forgotten_take_no_memory() -> None:
     assert runner._warm._num_snapshot_bytes == 0
 
 
-def test_a_text_that_is_read_from_any_length_on_is_saved_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+END = 30  # ends a message
+
+
+def message(seed: int, length: int) -> list[int]:
+    return [token % END for token in text_of(seed, length)]
+
+
+def test_a_text_is_saved_at_its_messages_ends_at_its_own_and_often_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("forerun.model.runner.TOKENS_BETWEEN_SAVED", 32)
-    monkeypatch.setattr("forerun.model.runner.PREFILL_ROWS", 16)
     runner = saving("lfm2")
-    runner.sync(text_of(0, 21))
-    runner.sync(text_of(0, 130))
-    assert [length for _, length in runner._warm._snapshots] == [21, 37, 69, 101, 130]
+    runner._message_ends = {END}
+    text = [*message(0, 20), END, *message(1, 40), END, 1, 2, END, *message(2, 60), END, 5]
+    runner.sync(text[:18])
+    runner.sync(text)
+    found = [length for _, length in runner._warm._snapshots]
+    assert found == [18, 50, 82, 114, 126], "not at 21, 62 and 65, which are close to one before"
+    assert stops_of([END, END, 7], 0, {END}) == [2]
+    assert stops_of([END, *[7] * 20], 0, {END}) == [1, 21]
+    assert stops_of([7] * 70, 0, {END}) == [32, 64]
+    assert stops_of([7] * 70, 70, {END}) == []
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, "qwen3_next"])
+def test_a_snapshot_is_found_behind_a_text_that_shares_more_with_another() -> None:
+    runner = saving("lfm2")
+    runner._message_ends = {END}
+    system = [*message(0, 40), END]
+    for rest in (message(1, 30), [5, *message(2, 30)], [5, 6, *message(3, 30)]):
+        text = [*system, 0, *rest]
+        runner.recall([9], "")  # so that the text does not stay in the cache
+        runner.sync([9])
+        runner.recall(text, "")
+        num_known = runner.sync(text)
+    assert num_known == len(system)
+
+
+def test_the_snapshot_that_is_missed_least_goes_first() -> None:
+    runner = saving("lfm2")
+    warm = runner._warm
+
+    def read(text: list[int]) -> list[int]:
+        runner.recall(text, "")
+        runner.sync(text)
+        return sorted(length for _, length in warm._snapshots)
+
+    runner._message_ends = {END}
+    system = [*message(0, 60), END]
+    first = [*system, *message(1, 18), END, *message(2, 50), END]
+    assert read(first) == [61, 80, 131]
+    warm._room_for_snapshots = warm._num_snapshot_bytes
+    assert read([*system, *message(5, 100)]) == [61, 131, 161], "19 tokens from 61 to 80 are the fewest"
+    assert read([*system, *message(6, 90)]) == [61, 151, 161], "the first conversation was used least recently"
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, "qwen3_next", "lfm2_moe", "nemotron_h"])
 @pytest.mark.parametrize("seed", range(4))
 def test_the_number_of_parameters_is_that_of_all_tensors(family: str, seed: int) -> None:
     spec = family_spec(random.Random(seed), family)

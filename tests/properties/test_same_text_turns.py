@@ -13,9 +13,10 @@ import torch
 
 from forerun.backends.backend import Backend
 from forerun.backends.cpu.backend import NATIVE
-from forerun.backends.cpu.binding import fault
+from forerun.backends.dtypes import Conditions, native_obstacle
 from forerun.backends.torch.backend import FUSED, REFERENCE
 from forerun.core.config import SamplingParams
+from forerun.core.mechanisms import mechanisms_of
 from forerun.core.model_spec import CacheFormat, ModelSpec
 from forerun.decoding.decoder import Request
 from forerun.decoding.drafters import Drafters
@@ -44,6 +45,7 @@ CASES_PER_CHUNK = 2
 CAPACITY = 192
 MOST_PROMPT = 100
 MOST_NEW = 20
+MOST_ROWS = 32  # of a pass or a tree
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,9 +80,9 @@ class Case:
         )  # fmt: skip
 
 
-def kernels_of(number: int) -> Backend:
-    """Native kernels and torch's by turns."""
-    if number % 2 or fault() is not None:
+def kernels_of(number: int, spec: ModelSpec) -> Backend:
+    """Native kernels, where they run such a model, and torch's by turns."""
+    if number % 2 or native_obstacle(Conditions(needed=mechanisms_of(spec, CAPACITY))) is not None:
         return FUSED if number % 4 == 1 else REFERENCE
     return NATIVE
 
@@ -88,7 +90,7 @@ def kernels_of(number: int) -> Backend:
 def random_case(number: int, family: str, cache_format: CacheFormat = "model") -> Case:
     rng = random.Random(f"{family} {number}")
     spec = family_spec(rng, family, hidden_size=12, intermediate_size=16)
-    kernels = kernels_of(number)
+    kernels = kernels_of(number, spec)
     dtype = torch.float32 if kernels is NATIVE else torch.float64
     generator = torch.Generator().manual_seed(number)
     weights = random_weights(spec, generator, dtype=dtype)
@@ -134,6 +136,8 @@ def written(target: Runner, drafter: Drafter | Drafters, turn: Turn, totals: Cou
     rounds = list(decode(verifier, drafters, near_tie=0.0, num_tokens=turn.num_tokens))
     text = [token for played in rounds for token in played.token_ids][: turn.num_tokens]
     totals["texts"] += 1
+    rows = target.cache.mixer_rows
+    totals["reused behind slots written again"] += read.num_reused > 0 and rows is not None and rows._inputs_from > 0
     totals["reused"] += read.num_reused > 0
     totals["reused after losing slots"] += read.num_reused > 0 and target.cache.sliding.whole_from > 0
     totals[f"{type(drafter).__name__}: accepted"] += sum(played.stats.num_accepted for played in rounds)
@@ -176,8 +180,12 @@ def differences(case: Case, totals: Counter[str]) -> list[str]:
     reused = set[tuple[int, ...]]()
     with pytest.MonkeyPatch.context() as patch:
         lose_early(patch, margin=margin, step=step)
+        patch.setattr("forerun.core.mixers.PASS_ROWS", MOST_ROWS)  # so that slots are written again
+        patch.setattr("forerun.core.mixers.INPUTS_REACH", margin)
+        patch.setattr("forerun.model.runner.PREFILL_ROWS", rng.choice([5, MOST_ROWS]))
         for name in DRAFTERS:
             target = case.runner(case.weights, num_blocks)
+            target._message_ends = {1, 2, 3}
             poison_freed_slots(target)
             drafter = drafter_of(case, name, target, rng)
             known = []

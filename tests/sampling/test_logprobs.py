@@ -32,9 +32,9 @@ def test_no_more_alternatives_than_asked_for_or_than_there_are(asked: int, given
 
 
 def test_a_row_alone_has_the_same_bits() -> None:
-    logits = torch.randn(16, 5000, generator=torch.Generator().manual_seed(1)) * 4
-    together = token_logprobs(logits, range(16), range(16), 20)
-    alone = [token_logprobs(logits, (row,), (row,), 20)[0] for row in range(16)]
+    logits = torch.randn(40, 5000, generator=torch.Generator().manual_seed(1)) * 4
+    together = token_logprobs(logits, range(40), range(40), 20)
+    alone = [token_logprobs(logits, (row,), (row,), 20)[0] for row in range(40)]
     assert list(together) == alone
 
 
@@ -52,6 +52,8 @@ def test_of_equally_likely_tokens_the_lowest_ids_are_named_and_come_first(vocab_
         expected[1] = [4, 5, 6, 7, 0][:num_top]
     assert [[token for token, _ in item.top] for item in found] == expected
     assert [item.top[0] for item in found] == [(item.token_id, item.logprob) for item in found]
+    for rank, token in enumerate(expected[1]):
+        assert token_logprobs(logits, (1,), (token,), 0)[0].num_likelier == rank
 
 
 def test_what_rounding_makes_equal_is_in_the_order_of_the_scores() -> None:

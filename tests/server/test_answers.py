@@ -163,6 +163,17 @@ def test_text_and_tokens_are_each_others_inverse(client: httpx.Client) -> None:
     assert client.post("/detokenize", json={"tokens": found["tokens"]}).json() == {"prompt": PROMPT, "content": PROMPT}
 
 
+def test_the_tokenizer_is_described_so_that_others_can_ask_for_ids(client: httpx.Client, server: Served) -> None:
+    """As lm-evaluation-harness does, which encodes the end token by its text."""
+    found = client.get("/tokenizer_info").json()
+    template = server.service.engine.tokenizer.chat_template
+    assert template is not None
+    assert found["chat_template"] == template.source
+    assert {name: found[name] for name in template.special_tokens} == dict(template.special_tokens)
+    ids = client.post("/tokenize", json={"prompt": found["eos_token"], "add_special_tokens": False}).json()["tokens"]
+    assert len(ids) == 1
+
+
 def test_the_model_is_listed_and_known_by_its_name(client: httpx.Client) -> None:
     listed = client.get("/v1/models").json()["data"]
     assert [model["id"] for model in listed] == ["builtin"]

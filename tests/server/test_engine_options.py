@@ -94,8 +94,68 @@ def test_a_completion_s_alternatives_have_the_token_itself(client: httpx.Client)
     assert max(len(top) for _, _, top in pairs) == 2
 
 
-def test_echo_has_no_logarithms(client: httpx.Client) -> None:
-    assert client.post("/v1/completions", json={**ASKED, "echo": True, "logprobs": 1}).status_code == 400
+@pytest.mark.parametrize("max_tokens", [0, 1, 3])
+def test_an_echoed_prompt_has_its_logarithms_too(client: httpx.Client, own: Engine, max_tokens: int) -> None:
+    """The form by which lm-evaluation-harness judges models: the first token has none, the answer's follow."""
+    prompt = "def größe(x): return 1"
+    ids = own.encode(prompt)
+    asked = {**ASKED, "max_tokens": max_tokens, "echo": True, "logprobs": 2}
+    choices = client.post("/v1/completions", json={**asked, "prompt": [prompt, prompt]}).json()["choices"]
+    choices += client.post("/v1/completions", json={**asked, "prompt": ids, "n": 2}).json()["choices"]
+    params = SamplingParams(max_new_tokens=1, prompt_logprobs=2)
+    expected = own.generate(prompt, params).prompt_logprobs
+    for choice in choices:
+        found = choice["logprobs"]
+        assert "".join(found["tokens"]) == choice["text"]
+        assert len(found["tokens"]) == len(ids) + max_tokens
+        assert found["token_logprobs"][: len(ids)] == [None, *(item.logprob for item in expected)]
+        assert found["top_logprobs"][0] is None
+        assert all(2 <= len(top) <= 3 for top in found["top_logprobs"][1:])
+        assert all(
+            logprob in top.values()
+            for logprob, top in zip(found["token_logprobs"][1:], found["top_logprobs"][1:], strict=True)
+        )
+        lengths = [len(token) for token in found["tokens"]]
+        assert found["text_offset"] == [sum(lengths[:place]) for place in range(len(lengths))]
+    assert choices[0]["text"].startswith(prompt)
+
+
+def test_logarithms_of_a_prompt_have_vllm_s_form(client: httpx.Client, own: Engine) -> None:
+    ids = own.encode(PROMPT)
+    expected = own.generate(PROMPT, SamplingParams(max_new_tokens=1, prompt_logprobs=2)).prompt_logprobs
+    asked = {**ASKED, "prompt": [ids, ids], "n": 2, "max_tokens": 1, "prompt_logprobs": 2}
+    for choice in client.post("/v1/completions", json=asked).json()["choices"]:
+        first, *others = choice["prompt_logprobs"]
+        assert first is None
+        for item, found in zip(expected, others, strict=True):
+            values = {str(token): value for token, value in ((item.token_id, item.logprob), *item.top)}
+            assert {token: one["logprob"] for token, one in found.items()} == values
+            assert [found[str(token)]["rank"] for token, _ in item.top] == [1, 2]
+            assert found[str(item.token_id)]["rank"] == item.num_likelier + 1
+            assert all(one["decoded_token"] == own.tokenizer.decode([int(token)]) for token, one in found.items())
+        assert choice["logprobs"] is None
+    chat = {"messages": [{"role": "user", "content": "def f("}], "max_tokens": 1, "prompt_logprobs": 0}
+    answer = client.post("/v1/chat/completions", json=chat).json()
+    assert [None if found is None else len(found) for found in answer["prompt_logprobs"]] == [
+        None, *[1] * (answer["usage"]["prompt_tokens"] - 1),
+    ]  # fmt: skip
+    assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"prompt_logprobs": 1, "stream": True}, "stream"),
+        ({"echo": True, "logprobs": 1, "stream": True}, "stream"),
+        ({"echo": True, "logprobs": 1, "suffix": "x"}, "suffix"),
+        ({"prompt_logprobs": 20, "prompt": [[5] * 2000] * 16}, "prompt"),
+        ({"prompt_logprobs": 21}, "prompt_logprobs"),
+    ],
+)
+def test_logarithms_of_a_prompt_are_refused(client: httpx.Client, fields: dict[str, Any], param: str) -> None:
+    answer = client.post("/v1/completions", json={**ASKED, **fields})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == param
 
 
 def test_a_request_may_be_decoded_plainly(client: httpx.Client) -> None:

@@ -10,7 +10,7 @@ from typing import Final, Generic, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from forerun.core.mixers import ShortConvolution
+from forerun.core.mixers import GatedDeltaNet
 from forerun.core.model_spec import ModelSpec, RopeSpec
 from forerun.model.program import Op, products_of_experts
 from forerun.model.rope import query_scales, rope_table
@@ -38,17 +38,19 @@ class ConvolutionWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NetWeights:
-    """Of delta_net; H value heads of size V.
+    """Of delta_net and mamba; H value heads of size V.
 
     Args:
         rates_H: factors of a row's decay, below 0.
         bias_H: is added to the decay's input.
-        scale_V: factor of each head's normalised output.
+        scale_V: factor of each head's normalised output; of mamba that of the whole output, [H * V].
+        skips_H: factors with which mamba adds a row's values to its output; None for delta_net.
     """
 
     rates_H: Tensor
     bias_H: Tensor
     scale_V: Tensor
+    skips_H: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -59,6 +61,7 @@ class BoundWeights(Generic[LinearT, NormT]):
         linears: weights of linear and linear_add.
         norms: weights of norm.
         experts: gate and up, and the last product, of each expert of an op, or as `join_experts` holds them.
+        corrections: numbers [E] for the choice of experts, in float32 or better, see `SigmoidRouting`.
         sinks: the scores [Q] of tree_attention's sinks, in the dtype of norms; empty if the model has none.
         head_norms: norms of query heads and of key heads, for rope_append; empty if the model family has none.
         table: the embedding.
@@ -74,6 +77,7 @@ class BoundWeights(Generic[LinearT, NormT]):
     linears: Mapping[str, LinearT]
     norms: Mapping[str, NormT]
     experts: Mapping[str, Experts[LinearT]]
+    corrections: Mapping[str, Tensor]
     sinks: Mapping[str, Tensor]
     head_norms: Mapping[str, tuple[NormT, NormT]]
     table: Table
@@ -116,7 +120,8 @@ def bind_weights(
         vector = weights.vector(name)
         return vector.to(torch.promote_types(vector.dtype, torch.float32))
 
-    has_bias = isinstance(spec.mixer, ShortConvolution) and spec.mixer.has_bias
+    has_bias = spec.mixer is not None and not isinstance(spec.mixer, GatedDeltaNet) and spec.mixer.has_bias
+    has_correction = spec.routing is not None and spec.routing.has_correction
     return BoundWeights(
         convolutions={
             op.weights: ConvolutionWeights(
@@ -130,9 +135,15 @@ def bind_weights(
                 rates_H=wide(f"{op.weights}_rates"),
                 bias_H=wide(f"{op.weights}_bias"),
                 scale_V=wide(f"{op.weights}_scale"),
+                skips_H=wide(f"{op.weights}_skips") if op.kind == "mamba" else None,
             )
             for op in program
-            if op.kind == "delta_net"
+            if op.kind in ("delta_net", "mamba")
+        },
+        corrections={
+            op.weights: wide(f"layers.{op.layer}.router_correction")
+            for op in program
+            if op.kind == "experts" and has_correction
         },
         experts={
             op.weights: join_experts(

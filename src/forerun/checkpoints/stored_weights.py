@@ -26,6 +26,7 @@ from forerun.model.weights import WHOLE, BlockWeight, DenseWeight, Part, Piece, 
 
 DENSE: Final = "dense"
 RATES: Final = "_rates.weight"
+CORRECTION: Final = "router_correction.weight"
 Rows: TypeAlias = Sequence[Piece]  # of one stored tensor
 Section: TypeAlias = tuple[StoredTensor, Rows]
 
@@ -160,10 +161,10 @@ class StoredWeights:
         tensors = self._parts[name]
         if name.endswith("norm.weight"):
             return self._norm(tensors)
-        if name.endswith(RATES):
+        if name.endswith((RATES, CORRECTION)):
             wide = torch.promote_types(self._dtype, torch.float32)
-            rates = self._read_rows([(tensors[0], all_rows(tensors[0]))], None, wide).flatten()
-            return -rates.exp() if self._traits.has_log_rates else rates
+            values = self._read_rows([(tensors[0], all_rows(tensors[0]))], None, wide).flatten()
+            return -values.exp() if self._traits.has_log_rates and name.endswith(RATES) else values
         plain = as_plain(self._read(name, WHOLE))
         return plain.flatten() if len(tensors[0].shape) == 1 else plain
 

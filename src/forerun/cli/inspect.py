@@ -12,7 +12,7 @@ from forerun.cli.head_sheet import head_rows, head_to_dict
 from forerun.cli.model_sheet import ModelSheet, count, file_rows, print_rows, read_sheet, size
 from forerun.cli.rank_sheet import rank_rows, rank_sheets
 from forerun.cli.template_sheet import template_rows
-from forerun.core.mixers import GatedDeltaNet, ShortConvolution
+from forerun.core.mixers import GatedDeltaNet, Mamba2, ShortConvolution
 from forerun.core.model_spec import ModelSpec
 from forerun.drafting.heads.stored import find_head
 
@@ -57,6 +57,8 @@ def _rows(sheet: ModelSheet) -> list[tuple[str, str]]:
         problem = "" if sheet.template_problem is None else f", but {sheet.template_problem}"
         rows.append(("chat template", f"yes{problem}" if sheet.has_chat_template else "no"))
         rows += [] if sheet.traits is None else template_rows(sheet.traits)
+        if sheet.draft_head is not None:
+            rows.append(("draft head", f"{sheet.draft_head}: `auto` drafts with it"))
         rows.append(("stored", f"{size(sheet.stored_bytes)} in {_stored_in(sheet)}"))
     rows += [
         ("loaded", f"{size(sheet.weights_bytes)}, computed in {sheet.dtype or 'an unknown dtype'} by --dtype auto"),
@@ -96,6 +98,8 @@ def of_layers(spec: ModelSpec) -> str:
             kind = "short convolutions"
         case GatedDeltaNet():
             kind = "gated delta nets"
+        case Mamba2():
+            kind = "Mamba 2"
     return f", {len(spec.mixer_layers)} of them {kind}"
 
 

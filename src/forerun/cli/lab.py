@@ -23,6 +23,10 @@ LAB_COMMANDS: Final = {
         "Train a small draft model for a target, on text that the target writes.",
         "forerun_lab.cli.distill",
     ),
+    "perplexity": (
+        "Show how well a model predicts a text: its perplexity as llama-perplexity defines it, and the standard error.",
+        "forerun_lab.cli.perplexity",
+    ),
     "bench": (
         "Measure drafters and other engines side by side, and report the results.",
         "forerun_lab.cli.bench",

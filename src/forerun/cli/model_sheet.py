@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,6 +12,7 @@ from forerun.cli.template_sheet import read_traits
 from forerun.core.errors import CheckpointError
 from forerun.core.mechanisms import mechanisms_of
 from forerun.core.model_spec import CacheFormat, ModelSpec, kv_bytes_on_cpu, snapshot_bytes, state_bytes
+from forerun.drafting.heads.stored import find_inner_head
 from forerun.text.output.traits import TemplateTraits
 
 ELEMENT_BYTES: Final = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
@@ -26,6 +28,7 @@ class ModelSheet:
         dtype: the dtype of `--dtype auto` on this machine's CPU.
         traits: the traits of its chat template; None without one.
         template_problem: why the chat template could not be tried.
+        draft_head: the draft head in its own files.
         num_target_ids: for a draft with a part of its target's tokens, the number of ids of its target.
     """
 
@@ -40,6 +43,7 @@ class ModelSheet:
     traits: TemplateTraits | None = None
     template_problem: str | None = None
     num_target_ids: int | None = None
+    draft_head: str | None = None
     files: tuple[tuple[str, int], ...] = ()
 
     @property
@@ -136,6 +140,7 @@ def read_sheet(source: CheckpointSource) -> ModelSheet:
     tokenizer = _attempt(source.tokenizer, problems)
     traits, template_problem = read_traits(tokenizer)
     vocabulary = None if spec is None else _attempt(source.vocabulary_map, problems)
+    head = None if spec is None else _attempt(partial(find_inner_head, source), problems)
     return ModelSheet(
         name=source.name,
         folder=source.folder,
@@ -148,6 +153,7 @@ def read_sheet(source: CheckpointSource) -> ModelSheet:
         traits=traits,
         template_problem=template_problem,
         num_target_ids=None if vocabulary is None else len(vocabulary.draft_ids),
+        draft_head=None if head is None else f"{head.spec.label}, {count(head.num_parameters)} parameters",
         files=tuple((path.name, path.stat().st_size) for path in _attempt(source.files, problems) or ()),
     )
 

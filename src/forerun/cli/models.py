@@ -77,7 +77,7 @@ def _sheet(model: NamedModel) -> dict[str, Any]:
         "licence_source": model.licence_source,
         "draft": model.draft,
         "gain": model.gain,
-        "fits_memory": None if free is None else num_bytes * BESIDE_WEIGHTS < free,
+        "fits_memory": None if free is None else model.weights_bytes(num_bytes) * BESIDE_WEIGHTS < free,
         "path": None if found is None else str(found.path),
         "form": None if found is None else found.origin.form,
         "bytes": None if found is None else found.num_bytes,

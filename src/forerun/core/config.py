@@ -53,6 +53,8 @@ class SamplingParams:
         logprobs: return the log-probability of each token and of this many likeliest tokens at its position, 0 to 20;
             natural logarithms of the target's own distribution, before all settings above. None: none are returned.
             If set, a GPU does not run rounds on its own.
+        prompt_logprobs: the same for the tokens of the prompt from the second on, in `Generation.prompt_logprobs`. The
+            prompt is then read from its start, even if it is cached.
         grammar: the form of the answer. If set, a GPU does not run rounds on its own.
         max_thought_tokens: tokens of thoughts after which their closing mark is forced, up to 3 later if a character is
             incomplete; 0: no thoughts; None: no limit. It has an effect only where the marks of thoughts are known, see
@@ -83,6 +85,7 @@ class SamplingParams:
     ignore_eos: bool = setting(False, "--ignore-eos", help="Go on after the model's own end of text.")
     seed: int | None = setting(None, "--seed", "-s", help="Same seed, same text.")
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     grammar: Grammar | None = None
     max_thought_tokens: int | None = None
 
@@ -122,10 +125,12 @@ class SamplingParams:
             self.seed is None or 0 <= self.seed < 2**63,
             f"seed {self.seed} must lie in [0, 2**63); left out, every request draws a fresh one",
         )
-        require(
-            self.logprobs is None or 0 <= self.logprobs <= MOST_LOGPROBS,
-            f"logprobs {self.logprobs} must lie in [0, {MOST_LOGPROBS}], or be None",
-        )
+        for name in ("logprobs", "prompt_logprobs"):
+            number = getattr(self, name)
+            require(
+                number is None or 0 <= number <= MOST_LOGPROBS,
+                f"{name} {number} must lie in [0, {MOST_LOGPROBS}], or be None",
+            )
         require(
             self.max_thought_tokens is None or self.max_thought_tokens >= 0,
             f"max_thought_tokens {self.max_thought_tokens} must be >= 0, or None for no limit",

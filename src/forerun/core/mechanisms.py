@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from forerun.core.mixers import GatedDeltaNet, ShortConvolution
+from forerun.core.mixers import GatedDeltaNet, Mamba2, ShortConvolution
 from forerun.core.model_spec import ModelSpec
 
 WINDOW: Final = "a sliding attention window"
@@ -24,6 +24,12 @@ SHARED_EXPERT: Final = "a shared expert"
 OUTPUT_GATE: Final = "an output gate of attention"
 CONVOLUTION: Final = "short convolutions"
 DELTA_NET: Final = "gated delta nets"
+MAMBA: Final = "Mamba 2 layers"
+SIGMOIDS: Final = "experts chosen by sigmoids"
+UNGATED_SHARED: Final = "a shared expert without a gate"
+DENSE_LAYERS: Final = "layers without experts beside others with them"
+LONE_SUBLAYERS: Final = "layers of one sublayer"
+SQUARED_RELU: Final = "a squared ReLU without a gate"
 
 
 def mechanisms_of(spec: ModelSpec, max_length: int) -> frozenset[str]:
@@ -46,10 +52,16 @@ def mechanisms_of(spec: ModelSpec, max_length: int) -> frozenset[str]:
         SINKS: spec.attention_sinks,
         EXPERTS: spec.num_experts > 0,
         CLAMPED: spec.gate == "clamped",
-        SHARED_EXPERT: spec.shared_size > 0,
+        SHARED_EXPERT: spec.shared_size > 0 and spec.gates_shared,
+        UNGATED_SHARED: spec.shared_size > 0 and not spec.gates_shared,
+        SIGMOIDS: spec.routing is not None,
+        DENSE_LAYERS: bool(spec.dense_layers) and spec.num_experts > 0,
+        LONE_SUBLAYERS: bool(spec.mlp_only or spec.mixer_only),
+        SQUARED_RELU: spec.gate == "relu2",
         OUTPUT_GATE: spec.gates_attention,
         CONVOLUTION: isinstance(spec.mixer, ShortConvolution),
         DELTA_NET: isinstance(spec.mixer, GatedDeltaNet),
+        MAMBA: isinstance(spec.mixer, Mamba2),
     }
     return frozenset(name for name, is_needed in needed.items() if is_needed)
 

@@ -4,11 +4,11 @@ from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Final, Literal
 
-from forerun.core.mixers import GatedDeltaNet, Mixer, ShortConvolution, ring_size, snapshot_size
+from forerun.core.mixers import GatedDeltaNet, Mamba2, Mixer, ShortConvolution, ring_size, snapshot_size
 
 RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope", "proportional"]
 NormPlaces = Literal["before", "around", "after"]  # of a sublayer
-Gate = Literal["silu", "gelu_tanh", "clamped"]
+Gate = Literal["silu", "gelu_tanh", "clamped", "relu2"]
 WeightFormat = Literal["plain", "int8", "int4"]  # of the weights of linear layers
 CacheFormat = Literal[
     "model", "int8"
@@ -71,6 +71,22 @@ class RopeSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SigmoidRouting:
+    """A choice of experts by the sigmoids of the router's scores, which are the experts' shares too.
+
+    Args:
+        has_correction: a number for each expert is added to its sigmoid for the choice alone.
+        is_normalised: the shares of a token are divided by their sum plus `eps`.
+        scale: factor of the shares.
+    """
+
+    has_correction: bool = True
+    is_normalised: bool = True
+    eps: float = 0.0
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
     """One decoder-only transformer. The defaults are Llama's.
 
@@ -90,13 +106,16 @@ class ModelSpec:
             alone (OLMo 2).
         wide_norms: norms multiply by their weight in float32 and round last, whatever the dtype.
         gate: the activation of the MLP's gate; "clamped" is gate sigmoid(1.702 gate) (up + 1), with the gate at most 7
-            and up within [-7, 7] (gpt-oss).
+            and up within [-7, 7] (gpt-oss). "relu2" has no gate: the activation is relu(up)^2 (Nemotron-H).
         attention_sinks: each query head has one more score in its softmax, whose share goes to no value.
         num_experts: MLPs of a layer, of which each token goes through `num_chosen_experts`: those to which a linear
             layer, the router, gives the highest scores. Their outputs are added up by the softmax of these scores.
             0: a layer has one MLP for all tokens. `intermediate_size` is that of an expert.
-        shared_size: intermediate size of one more MLP, which every token goes through besides its experts. Its output
-            is multiplied by the sigmoid of a gate, which is a product of the input. 0: there is none.
+        routing: how experts are chosen and weighted instead, by sigmoids.
+        shared_size: intermediate size of one more MLP, which every token goes through besides its experts. 0: there is
+            none.
+        gates_shared: its output is multiplied by the sigmoid of a gate, which is a product of the input.
+        dense_layers: layers with one MLP of size `dense_size` in a model whose others have experts.
         attention_scale: factor of the products of queries and keys; None: 1 / sqrt(head_dim).
         embedding_scale: factor of the embedding where it enters the residual stream.
         rounds_embedding_scale: this factor is rounded to the dtype first (Gemma).
@@ -111,8 +130,10 @@ class ModelSpec:
         has_wide_borrowers: their MLPs have twice the intermediate size.
         full_head_dim, full_num_kv_heads: heads of the layers without a window; None: as in the others.
         gates_attention: each head's output is multiplied by the sigmoid of a gate, which is a product of the input.
-        convolution, delta_net: what the layers `mixer_layers` have in place of attention, one of the two; they have no
-            keys and values.
+        convolution, delta_net, mamba: what the layers `mixer_layers` have in place of attention, one of the three; they
+            have no keys and values.
+        mlp_only: layers that have neither attention nor a mixer.
+        mixer_only: layers that have no MLP.
     """
 
     family: str
@@ -155,11 +176,18 @@ class ModelSpec:
     attention_sinks: bool = False
     num_experts: int = 0
     num_chosen_experts: int = 0
+    routing: SigmoidRouting | None = None
     shared_size: int = 0
+    gates_shared: bool = True
+    dense_layers: tuple[int, ...] = ()
+    dense_size: int = 0
     gates_attention: bool = False
     convolution: ShortConvolution | None = None
     delta_net: GatedDeltaNet | None = None
+    mamba: Mamba2 | None = None
     mixer_layers: tuple[int, ...] = ()
+    mlp_only: tuple[int, ...] = ()
+    mixer_only: tuple[int, ...] = ()
 
     @property
     def q_size(self) -> int:
@@ -176,6 +204,15 @@ class ModelSpec:
 
     def of_layer(self, layer: int) -> "ModelSpec":
         """The architecture with the heads and the MLP of this layer as those of all."""
+        if layer in self.dense_layers:
+            return replace(
+                self,
+                num_experts=0,
+                num_chosen_experts=0,
+                shared_size=0,
+                intermediate_size=self.dense_size,
+                dense_layers=(),
+            ).of_layer(layer)
         is_full = layer not in self.sliding_layers
         is_wide = self.has_wide_borrowers and self.borrows(layer)
         if not (is_full and (self.full_head_dim or self.full_num_kv_heads)) and not is_wide:
@@ -190,16 +227,16 @@ class ModelSpec:
     @property
     def mixer(self) -> Mixer | None:
         """What the layers `mixer_layers` have in place of attention."""
-        return self.convolution or self.delta_net
+        return self.convolution or self.delta_net or self.mamba
 
     def mixer_of(self, layer: int) -> Mixer | None:
-        """What a layer has in place of attention; None: it has attention."""
+        """What a layer has in place of attention; None: it has attention, or is one of `mlp_only`."""
         return self.mixer if layer in self.mixer_layers else None
 
     @property
     def attention_layers(self) -> tuple[int, ...]:
         """The layers with attention."""
-        return tuple(layer for layer in range(self.num_layers) if layer not in self.mixer_layers)
+        return tuple(layer for layer in range(self.num_layers) if layer not in (*self.mixer_layers, *self.mlp_only))
 
     def borrows(self, layer: int) -> bool:
         """Whether a layer attends to the keys and values of another one."""
@@ -237,11 +274,9 @@ class ModelSpec:
             width = self.num_layers * self.layer_input_size
             sizes += width * (self.vocab_size + 3 * self.hidden_size) + self.layer_input_size
             sizes += self.num_layers * self.hidden_size
-        norms = (4 if self.norms == "around" else 2) * self.hidden_size
-        biases = (2 * self.intermediate_size + self.hidden_size) * self.mlp_bias * (self.num_experts or 1)
-        biases += self.num_experts * self.mlp_bias  # of the router
-        layers = self.num_layers * (norms + biases + self.layer_scale)
-        layers += len(self.attention_layers) * self._num_in_vectors
+        norms = (2 if self.norms == "around" else 1) * self.hidden_size
+        layers = (2 * self.num_layers - len(self.mlp_only) - len(self.mixer_only)) * norms
+        layers += self.num_layers * self.layer_scale + len(self.attention_layers) * self._num_in_vectors
         num_vocab_matrices = 1 if self.tied_embeddings else 2
         vocabulary = num_vocab_matrices * self.vocab_size * self.hidden_size
         return sizes + layers + self.hidden_size + vocabulary
@@ -255,14 +290,26 @@ class ModelSpec:
         return num_norms + biases + self.num_heads * self.attention_sinks
 
     def _num_in_layer(self, layer: int) -> int:
-        """Elements of a layer's matrices, and of the vectors of its mixer."""
+        """Elements of a layer's matrices, and of the vectors of its mixer and of its MLP."""
+        if layer in self.mixer_only:
+            return self.num_in_mixer(layer)
         one = self.of_layer(layer)
-        mlp = 3 * one.intermediate_size * (self.num_experts or 1) + self.num_experts
-        mlp += 3 * self.shared_size + (self.shared_size > 0)
-        return self.num_in_mixer(layer) + self.hidden_size * mlp
+        num_first = self.num_first_products
+        mlp = (num_first + 1) * (one.intermediate_size * (one.num_experts or 1) + one.shared_size) + one.num_experts
+        mlp += one.shared_size > 0 and one.gates_shared
+        biases = (num_first * one.intermediate_size + one.hidden_size) * (one.num_experts or 1) + one.num_experts
+        corrections = one.num_experts * (one.routing is not None and one.routing.has_correction)
+        return self.num_in_mixer(layer) + self.hidden_size * mlp + biases * self.mlp_bias + corrections
+
+    @property
+    def num_first_products(self) -> int:
+        """Products of an MLP's input: gate and up, or up alone."""
+        return 1 if self.gate == "relu2" else 2
 
     def num_in_mixer(self, layer: int) -> int:
         """Elements of the matrices of a layer's attention, or of all that it has in place of attention."""
+        if layer in self.mlp_only:
+            return 0
         one = self.of_layer(layer)
         mixer = self.mixer_of(layer)
         if mixer is None:

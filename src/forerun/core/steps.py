@@ -54,11 +54,15 @@ class PrefillStep:
     """Progress of reading the prompt: `num_read` of `num_tokens`, of which `num_reused` were in the cache already.
 
     The last token is not counted, because the first round reads it.
+
+    Args:
+        logprobs: of the tokens after those that the last pass read, if `SamplingParams.prompt_logprobs` is set.
     """
 
     num_read: int
     num_tokens: int
     num_reused: int
+    logprobs: tuple["TokenLogprob", ...] = ()
 
     def left_s(self, read_s: float) -> float | None:
         """Seconds until the prompt is read at this speed, if what is new of it took `read_s` so far; None: unknown."""
@@ -187,15 +191,18 @@ class StepStats(RoundNumbers):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLogprob:
-    """The log-probability (natural logarithm) of a generated token in the target's own distribution, before logit_bias,
+    """The log-probability (natural logarithm) of a token in the target's own distribution, before logit_bias,
     penalties, temperature and filters.
 
     Args:
+        num_likelier: the number of tokens that are likelier at its position; of equally likely ones the lower id counts
+            as likelier.
         top: the requested number of likeliest tokens at its position with their log-probabilities, likeliest first.
     """
 
     token_id: int
     logprob: float
+    num_likelier: int
     top: tuple[tuple[int, float], ...]
 
 
@@ -316,6 +323,8 @@ class Generation:
     Args:
         token_ids: including the one that ends the text, which is not part of `text`.
         seed: reproduces the text under any drafter.
+        prompt_logprobs: one for each token of the prompt from the second on; empty if `SamplingParams.prompt_logprobs`
+            is None.
     """
 
     text: str
@@ -323,3 +332,4 @@ class Generation:
     finish_reason: FinishReason
     seed: int
     stats: GenerationStats
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()

@@ -1,7 +1,8 @@
 """The sublayers of a model that a draft pass may skip: attention and MLP of every layer, separately.
 
-"attention" of a layer with a mixer (`core.mixers`) is this mixer. It can be skipped as attention can: the rows of a
-draft leave nothing in its slots and read nothing from them, and its state sums up committed rows, which no pass skips.
+"attention" of a layer with a mixer (`core.mixers`) is this mixer. A layer may lack one of the two sublayers; to skip
+that changes nothing. A mixer can be skipped as attention can: the rows of a draft leave nothing in its
+slots and read nothing from them, and its state sums up committed rows, which no pass skips.
 """
 
 from functools import lru_cache
@@ -78,11 +79,16 @@ def kept_share(spec: ModelSpec, skipped: SkipSet) -> float:
     """The share of a model's weights that a pass without these sublayers reads; its head is always read."""
     if not skipped:
         return 1.0
-    mlp = 3 * spec.hidden_size * (spec.intermediate_size * (spec.num_chosen_experts or 1) + spec.shared_size)
 
     def size(sublayer: Sublayer) -> int:
         layer, kind = sublayer
-        return spec.num_in_mixer(layer) if kind == ATTENTION else mlp
+        if kind == ATTENTION:
+            return spec.num_in_mixer(layer)
+        if layer in spec.mixer_only:
+            return 0
+        one = spec.of_layer(layer)
+        num_features = one.intermediate_size * (one.num_chosen_experts or 1) + one.shared_size
+        return (spec.num_first_products + 1) * spec.hidden_size * num_features
 
     whole = sum(map(size, all_sublayers(spec.num_layers))) + spec.vocab_size * spec.hidden_size
     return 1.0 - sum(map(size, skipped)) / whole

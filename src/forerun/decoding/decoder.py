@@ -115,7 +115,12 @@ def play(decoders: Sequence[Decoder], request: Request, num_tokens: int) -> Roun
                         yield played
             return
         except NothingToChooseError as end:
-            request = replace(request, prompt_ids=end.token_ids, num_written=len(end.token_ids) - num_prompt)
+            request = replace(
+                request,
+                prompt_ids=end.token_ids,
+                num_written=len(end.token_ids) - num_prompt,
+                params=replace(request.params, prompt_logprobs=None),
+            )
             is_read = True  # so that reading the prompt is reported only once
         finally:
             decoder.end()

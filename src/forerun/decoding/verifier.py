@@ -7,6 +7,7 @@ from torch import Tensor
 
 from forerun.core.config import SamplingParams
 from forerun.core.errors import NumericalError
+from forerun.core.mixers import deepest_level
 from forerun.core.steps import TokenLogprob
 from forerun.model.executor import ForwardInput, ForwardOutput, TokenChoice
 from forerun.model.runner import Runner
@@ -61,6 +62,7 @@ class Verifier:
         )
         self._shaper.commit(written_ids)
         self.vocab_size = runner.spec.vocab_size
+        self._deepest = deepest_level(runner.spec.mixer)
         self.root = (written_ids or prompt_ids)[-1]
         self._num_top = params.logprobs
         self._choice = None
@@ -75,10 +77,15 @@ class Verifier:
         return [*self._runner.cached_ids, self.root]
 
     def allowed(self, tree: TokenTree) -> Sequence[int]:
-        """The nodes of a tree that the grammar allows, ascending and with their ancestors."""
-        if self._constraint is None or len(tree) == 1:
-            return range(len(tree))
-        return self._constraint.allowed_nodes(tree.token_ids, tree.parents)
+        """The nodes of a tree that the grammar allows and layers with a state can run, ascending and with their
+        ancestors."""
+        nodes: Sequence[int] = range(len(tree))
+        if self._constraint is not None and len(tree) > 1:
+            nodes = self._constraint.allowed_nodes(tree.token_ids, tree.parents)
+        deepest = self._deepest
+        if deepest is None or max(tree.depths) <= deepest:
+            return nodes
+        return [node for node in nodes if tree.depths[node] <= deepest]
 
     def choose(self, tree: TokenTree, companions: Companions | None = None, *, is_repeated: bool = False) -> Choices:
         """Run one pass over the tree, one row per node, and over the drafter's rows; choose a token after each node.

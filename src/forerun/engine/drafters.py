@@ -22,7 +22,7 @@ from forerun.core.drafter_config import (
     drafter_name,
 )
 from forerun.core.errors import CheckpointError, ConfigError, VocabularyError
-from forerun.core.model_spec import ModelSpec
+from forerun.core.model_spec import CacheFormat, ModelSpec
 from forerun.core.pace import read_device
 from forerun.core.sublayers import write_skips
 from forerun.decoding.drafters import Drafters
@@ -30,7 +30,7 @@ from forerun.drafting.draft_model import DraftModelDrafter, serial_rows
 from forerun.drafting.drafter import Drafter, ReadsFeatures
 from forerun.drafting.heads.kind import StoredHead
 from forerun.drafting.heads.loading import HeadLoading
-from forerun.drafting.heads.stored import find_head
+from forerun.drafting.heads.stored import find_head, find_inner_head
 from forerun.drafting.layer_skip.set_files import first_set
 from forerun.drafting.policies import Loading, Policies, TreePolicy
 from forerun.drafting.remote.connection import WorkerSupply
@@ -112,11 +112,18 @@ class DrafterLoader:
     def load_model_or_head(self, drafter: DraftConfig, least_width: int = 1) -> Drafter:
         """The drafter; `least_width` are the nodes of other drafters' trees, for which the caches need room, too."""
         stored = find_head(open_source(drafter.model))
+        if stored is None and drafter.model == self._config.target:
+            stored = find_inner_head(self.checkpoint.source)
         if stored is None:
             if isinstance(drafter, DraftHead):
                 raise CheckpointError(f"{drafter.model} is a whole model, not a draft head: set it as a DraftModel")
             return self._load_serial(drafter, self._open(drafter.model))
-        head = drafter if isinstance(drafter, DraftHead) else DraftHead.of(drafter)
+        return self._load_stored(
+            stored, drafter if isinstance(drafter, DraftHead) else DraftHead.of(drafter), least_width
+        )
+
+    def _load_stored(self, stored: StoredHead, head: DraftHead, least_width: int) -> Drafter:
+        """The drafter of a head."""
         alone = replace(self._config, **ALONE)
         stored.require_fit(self.spec, self._config.target)
         width = max(least_width, head.verify_width)
@@ -129,7 +136,7 @@ class DrafterLoader:
             Checkpoint.open(self.checkpoint.source, alone),
             capacity=self._max_length + rows_behind(width),
             max_length=self._max_length,
-            cache_bytes=self._cache_bytes_of(stored.spec.body),
+            cache_bytes=self._cache_bytes_of(stored.spec.body, "model"),
         )
 
     def _load_several(self, named: DraftConfig | None) -> Drafters:
@@ -148,6 +155,9 @@ class DrafterLoader:
             width = max(width, draft.verify_width)
             if plan is not None and self._backend.plays_rounds(self.target.load(width), plan):
                 return alone
+        elif (inner := find_inner_head(self.checkpoint.source)) is not None:
+            width = max(other.verify_width for other in others.values())
+            among["draft_head"] = self._load_stored(inner, DraftHead(model=self._config.target), width)
         elif (known := self._known_draft()) is not None:
             among["draft_model"] = self._load_serial(DraftModel(model=known.source.name), known)
         learnt = self._learnt.learnt
@@ -176,7 +186,7 @@ class DrafterLoader:
             exactness="fast",  # rounding in the draft changes no token
             capacity=self._max_length + num_rows,
             num_rows=num_rows,
-            cache_bytes=self._cache_bytes_of(draft.spec),
+            cache_bytes=self._cache_bytes_of(draft.spec, draft.cache_format),
             pace=draft.placement.draft,
             on_progress=self.on_progress,
         )
@@ -220,7 +230,7 @@ class DrafterLoader:
                     )
                 checkpoint = self._open(draft.model)
                 weights = self._config.weights if checkpoint.weight_format == "plain" else checkpoint.weight_format
-                saved = ("--cache-bytes", str(self._cache_bytes_of(checkpoint.spec)))
+                saved = ("--cache-bytes", str(self._cache_bytes_of(checkpoint.spec, checkpoint.cache_format)))
                 return (draft.model, "--dtype", self._config.dtype, "--weights", weights, *saved)
             case LayerSkip():
                 known = known_sets(draft, self.checkpoint)
@@ -245,11 +255,11 @@ class DrafterLoader:
             "--parent", str(parent),
         ]  # fmt: skip
 
-    def _cache_bytes_of(self, draft: ModelSpec) -> int:
+    def _cache_bytes_of(self, draft: ModelSpec, cache_format: CacheFormat) -> int:
         """Cache bytes in which a draft saves as many tokens as the target, in the same dtype."""
         itemsize = self.checkpoint.dtype.itemsize
-        own, targets = (spec.kv_bytes_per_token(itemsize, self._config.cache) for spec in (draft, self.spec))
-        return self._config.cache_bytes * own // targets
+        own = draft.kv_bytes_per_token(itemsize, cache_format)
+        return self._config.cache_bytes * own // self.spec.kv_bytes_per_token(itemsize, self.checkpoint.cache_format)
 
     def _open_alone(self, name: str) -> Checkpoint:
         """Open a draft that is not divided among ranks, even if the target is."""

@@ -208,6 +208,7 @@ class Checkpoint:
             unused=unused,
             cache_format=self.cache_format,
             cache_bytes=cache_bytes,
+            message_ends=() if self.spec.mixer is None else frozenset(self.source.stop_ids()),
         )
 
     def about_files(self) -> str:

@@ -135,7 +135,9 @@ def open_engine(
         return HostDecoder(target, playing, baseline.stretches)
 
     if config.saved_prompt_bytes and config.target_ranks == 1 and target.cache.mixer_rows is None:
-        target.save_on_disk(prompt_folder(checkpoint, config, target.backend.name))
+        folder = prompt_folder(checkpoint, config, target.backend.name)
+        target.save_on_disk(folder)
+        logger.info("long texts are saved in %s; --no-saved-prompts saves none", folder.path)
     return EngineParts(
         spec=checkpoint.spec,
         dtype_name=checkpoint.dtype_name,

@@ -73,8 +73,9 @@ class PlainBaseline:
             if times_plain and room > 0 and not self.times.has_enough(began):
                 self.target.sync(self.target.cached_ids[: len(text) - 1])  # the last round may have cached more tokens
                 until = perf_counter() + max(LONGEST_AFTERWARDS_S, SHARE * decode_s)
+                params = replace(request.params, prompt_logprobs=None)  # they have been read
                 with suppress(NumericalError, ContextOverflowError):
-                    rounds = play(self.decoders, replace(request, prompt_ids=text), room)
+                    rounds = play(self.decoders, replace(request, prompt_ids=text, params=params), room)
                     self.cores.everywhere(lambda: self._time(rounds, len(text), began, until))
             plain = self.times.since(began, len(prompt_ids) + len(token_ids) / 2)
             return speedup_of(len(token_ids), num_rounds, decode_s, plain)

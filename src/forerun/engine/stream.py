@@ -17,6 +17,7 @@ from forerun.core.steps import (
     PrefillStep,
     Speedup,
     StepStats,
+    TokenLogprob,
 )
 from forerun.core.stop_flag import PassStopped, StopFlag, stopped_by
 from forerun.core.threads import inference
@@ -64,6 +65,7 @@ class GenerationStream:
         self._seed = seed
         self._num_prompt = num_prompt
         self._read: PrefillStep | None = None
+        self._prompt_logprobs: list[TokenLogprob] = []
         self._stats: list[StepStats] = []
         self._num_accepted = 0  # drafted tokens that are in the text
         self._num_predicted = self._num_foretold = 0  # tokens of the prediction: drafted ones, and right ones
@@ -143,6 +145,7 @@ class GenerationStream:
     def _told_prefill(self, played: PrefillStep, elapsed: float) -> PrefillStep:
         self._prefill_s += elapsed
         self._read = played
+        self._prompt_logprobs += played.logprobs
         return played
 
     def _told_round(self, played: Round, elapsed: float) -> DecodeStep:
@@ -217,6 +220,7 @@ class GenerationStream:
             finish_reason=self._assembly.finish,
             seed=self._seed,
             stats=self._summary(),
+            prompt_logprobs=tuple(self._prompt_logprobs),
         )
 
     def _measure_speedup(self, times_plain: bool) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from forerun.core.mixers import GatedDeltaNet, ring_slots, ring_states
+from forerun.core.mixers import ShortConvolution, ring_slots, ring_states
 from forerun.core.model_spec import ModelSpec
 from forerun.core.threads import inference
 from forerun.model.sliding_slots import zeros
@@ -45,8 +45,9 @@ class MixerRows:
 
     The slots are those of the `TreeCache` that owns this: a row of its slot s lies at s modulo `num_slots` here, until
     a row `num_slots` after it is written. A state at a place sums up the rows of the text before it. It is computed
-    when a row first reads it, and kept as long as a row from a stride before the end of the text on can read it. The
-    state of place p lies at p / stride modulo `num_states`; place 0 has none, it is all zeros.
+    when a row first reads it. That of place p lies at p / stride modulo `num_states`, until a later one takes its
+    place; that of place 0 is all zeros and lies nowhere. So behind a prompt's pass a text can be continued, or a
+    snapshot taken, at any length from the beginning of the pass on.
 
     Invariant: between passes a state depends only on committed rows before its place.
 
@@ -68,7 +69,9 @@ class MixerRows:
         row_size = mixer.row_size - mixer.num_channels
         self._rows_LSR, _ = zeros((num_layers, self.num_slots, row_size), dtype=wide, device=device)
         heads = (
-            (mixer.num_value_heads, mixer.key_dim, mixer.value_dim) if isinstance(mixer, GatedDeltaNet) else (0, 0, 0)
+            (0, 0, 0)
+            if isinstance(mixer, ShortConvolution)
+            else (mixer.num_value_heads, mixer.key_dim, mixer.value_dim)
         )
         self.states_LNHKV, _ = zeros((num_layers, self.num_states, *heads), dtype=wide, device=device)
         self._first_HKV = torch.zeros(heads, dtype=wide, device=device)
@@ -171,12 +174,9 @@ class MixerRows:
 
     def move(self, length: int, sources: Sequence[int], start: int) -> None:
         """Copy rows `sources` to the slots from `start` on, and drop the states that a text of `length` tokens does not
-        have, and those that no row from a stride before its end on reads."""
-        stride = self._mixer.stride
-        oldest = self._mixer.place(length) - stride
-        for number, (first, last) in enumerate(self.held_L2.tolist()):
-            kept = max(first, oldest), min(last, length // stride * stride)
-            self.held_L2[number] = torch.tensor(kept if first and kept[0] <= kept[1] else (0, 0))
+        have."""
+        self.held_L2[:, 1].clamp_(max=length // self._mixer.stride * self._mixer.stride)
+        self.held_L2[self.held_L2[:, 0] > self.held_L2[:, 1]] = 0
         if sources:
             target = self.ring(start, start + len(sources))
             read = torch.tensor(sources, device=target.device) % self.num_slots

@@ -9,18 +9,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
-from forerun.core.mixers import GatedDeltaNet, ShortConvolution
+from forerun.core.mixers import GatedDeltaNet, Mamba2, ShortConvolution
 from forerun.core.model_spec import Gate, ModelSpec
 from forerun.core.sublayers import NOTHING, SkipSet, Sublayer
 
 OpKind = Literal[
     "embed", "mask", "norm", "norm_qk", "norm_add", "add", "linear", "linear_add", "add_partials", "sum_partials",
-    "rope_append", "tree_attention", "sigmoid_mul", "convolve", "gated_convolution", "delta_net", "silu_mul",
-    "gelu_mul", "experts", "layer_inputs", "gate_input", "scale", "tap", "select_rows",
+    "rope_append", "tree_attention", "sigmoid_mul", "convolve", "gated_convolution", "delta_net", "mamba",
+    "silu_mul", "gelu_mul", "relu2", "experts", "layer_inputs", "gate_input", "scale", "tap", "select_rows",
 ]  # fmt: skip
 
 Program: TypeAlias = "tuple[Op, ...]"
-GATES: Final[Mapping[Gate, OpKind]] = {"silu": "silu_mul", "gelu_tanh": "gelu_mul"}  # without experts
+GATES: Final[Mapping[Gate, OpKind]] = {"silu": "silu_mul", "gelu_tanh": "gelu_mul", "relu2": "relu2"}  # without experts
 NUM_HEAD_OPS: Final = 3  # the last ones of a program: rows, norm and scores
 
 
@@ -77,7 +77,9 @@ def build_program(spec: ModelSpec, unused: SkipSet = NOTHING, *, is_shared: bool
         scale = Op(kind="scale", reads=("x",), writes="x", weights=f"layers.{layer}.layer_scale")
         own = layer_input_ops(layer) if spec.layer_input_size else []
         own += [scale] if spec.layer_scale else []
-        ops += [*mixer_ops(spec, layer), *mlp_ops(spec, layer), *own, tap]
+        mixer = [] if layer in spec.mlp_only else mixer_ops(spec, layer)
+        mlp = [] if layer in spec.mixer_only else mlp_ops(spec.of_layer(layer), layer)
+        ops += [*mixer, *mlp, *own, tap]
     if is_shared:
         ops = [part for op in ops for part in shared_ops(op)]
     return (
@@ -101,6 +103,11 @@ def mixer_ops(spec: ModelSpec, layer: int) -> list[Op]:
             ops = [
                 Op(kind="convolve", reads=("mixer_in",), writes="convolved", weights=part + "convolution"),
                 Op(kind="delta_net", reads=("convolved", "mixer_in"), writes="mixed", weights=part + "delta_net"),
+            ]
+        case Mamba2():
+            ops = [
+                Op(kind="convolve", reads=("mixer_in",), writes="convolved", weights=part + "convolution"),
+                Op(kind="mamba", reads=("convolved", "mixer_in"), writes="mixed", weights=part + "mamba"),
             ]
     assert spec.norms == "before", "no family yet has such layers with other norms"
     return sublayer_ops(spec, (layer, "attention"), [first, *ops], "mixed")
@@ -154,16 +161,21 @@ def expert_ops(spec: ModelSpec, name: Sublayer) -> list[Op]:
 
 
 def shared_expert_ops(spec: ModelSpec, name: Sublayer) -> list[Op]:
-    """An MLP for every token besides its experts, with a gate."""
+    """An MLP for every token besides its experts, with or without a gate."""
     part = f"layers.{name[0]}.shared_"
     ops = [
         Op(kind="linear", reads=("h",), writes="gate_up", weights=part + "gate_up"),
         Op(kind=GATES[spec.gate], reads=("gate_up",), writes="gated"),
-        Op(kind="linear", reads=("gated",), writes="branch", weights=part + "out"),
-        Op(kind="linear", reads=("h",), writes="shared_gate", weights=part + "gate"),
-        Op(kind="sigmoid_mul", reads=("branch", "shared_gate"), writes="branch"),
-        Op(kind="add", reads=("branch", "x"), writes="x"),
     ]
+    if spec.gates_shared:
+        ops += [
+            Op(kind="linear", reads=("gated",), writes="branch", weights=part + "out"),
+            Op(kind="linear", reads=("h",), writes="shared_gate", weights=part + "gate"),
+            Op(kind="sigmoid_mul", reads=("branch", "shared_gate"), writes="branch"),
+            Op(kind="add", reads=("branch", "x"), writes="x"),
+        ]
+    else:
+        ops.append(Op(kind="linear_add", reads=("gated", "x"), writes="x", weights=part + "out"))
     return [replace(op, sublayer=name) for op in ops]
 
 

@@ -1,6 +1,6 @@
 """A model together with its key/value cache."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import nullcontext
 from time import perf_counter, sleep
 from typing import TypeAlias
@@ -43,6 +43,7 @@ class Runner:
         unused: sublayers whose weights are not loaded and that no pass runs, for a layer-skipped copy of a model.
         cache_format: of keys and values, see `TreeCache`.
         cache_bytes: limit on the bytes of saved texts.
+        message_ends: token ids of which each ends a message of a conversation.
         make_executor: makes the executor on this cache; None: `backend.executor` does.
         tell: see `TreeCache`.
         on_close: called by `close`, to end the other ranks of the model.
@@ -62,6 +63,7 @@ class Runner:
         unused: SkipSet = NOTHING,
         cache_format: CacheFormat = "model",
         cache_bytes: int = 0,
+        message_ends: Collection[int] = (),
         make_executor: MakeExecutor | None = None,
         tell: Tell = nullcontext,
         on_close: Callable[[], object] = lambda: None,
@@ -84,6 +86,7 @@ class Runner:
         self.cached_ids: list[int] = []
         self.owner = ""  # of the text
         self._on_close = on_close
+        self._message_ends = message_ends
         self._warm = WarmTexts(self.cache, cache_bytes)
         self._on_disk: SavedPrompts | None = None
         self._no_output = ForwardOutput(logits=torch.zeros(0, spec.vocab_size, device=device))
@@ -179,7 +182,7 @@ class Runner:
         num_kept = self.cache.resumable(shared_length(self.cached_ids, token_ids)) if is_own else 0
         if is_own and num_kept == len(token_ids) == len(self.cached_ids):
             return  # the text only continues the present one, so the saved texts and their order stay as they are
-        num_saved = self._warm.find(token_ids, owner)
+        num_saved = self._warm.find(token_ids, owner, num_kept)
         if self._on_disk is not None:
             num_saved = max(num_saved, self._on_disk.find(token_ids, owner))
         if len(self.cached_ids) - num_kept > LEAST_ROWS:
@@ -205,20 +208,27 @@ class Runner:
         (num_shared, _), *_ = self.read(token_ids)
         return num_shared
 
-    def read(self, token_ids: Sequence[int], taps: tuple[int, ...] = ()) -> Iterator[tuple[int, Tensor | None]]:
+    def read(
+        self, token_ids: Sequence[int], taps: tuple[int, ...] = (), *, has_logits: bool = False
+    ) -> Iterator[tuple[int, ForwardOutput]]:
         """As `sync`, but yields how many of the tokens the cache holds: at the start, and after every pass.
 
-        It also yields the features of the pass's rows at the tapped layers, see `ForwardOutput`; None at the start, and
-        without taps.
+        It also yields the pass's output; at the start, an output of no rows.
+
+        Args:
+            taps: see `ForwardInput`.
+            has_logits: all rows have logits; the next pass may overwrite them.
         """
         num_shared = self.cut(shared_length(self.cached_ids, token_ids))
-        yield num_shared, None
+        yield num_shared, self._no_output
+        has_states = self.cache.mixer_rows is not None  # such a text is continued only where it was saved
+        stops = stops_of(token_ids, num_shared, self._message_ends) if has_states else []
         for start in range(num_shared, len(token_ids), PREFILL_ROWS):
             rows = list(token_ids[start : start + PREFILL_ROWS])
-            output = self.append(rows, num_logit_rows=0, taps=taps)
-            if self.cache.mixer_rows is not None and is_stop(start, start + len(rows), len(token_ids)):
-                self._warm.save(self.cached_ids, self.owner)  # a text with states is continued only where it was saved
-            yield start + len(rows), output.features
+            output = self.append(rows, num_logit_rows=len(rows) if has_logits else 0, taps=taps)
+            while stops and stops[0] <= start + len(rows):
+                self._warm.save(token_ids[: stops.pop(0)], self.owner)
+            yield start + len(rows), output
 
     def extend(self, token_ids: list[int], *, num_logit_rows: int) -> Tensor:
         """Append `token_ids` to the text and return the logits of the last rows."""
@@ -255,10 +265,20 @@ class Runner:
         self.play(Step(move=CacheMove(length=self.cache.committed_len)))
 
 
-def is_stop(before: int, length: int, whole: int) -> bool:
-    """Whether a text that is read is saved after a pass from one length to another: at its end, and every so many
-    tokens."""
-    return length == whole or length // TOKENS_BETWEEN_SAVED > before // TOKENS_BETWEEN_SAVED
+def stops_of(token_ids: Sequence[int], start: int, message_ends: Collection[int]) -> list[int]:
+    """The lengths, ascending, at which a text is saved that is read from `start` on: at the ends of its messages, which
+    the next turn and other conversations share, at its own end, and so often that no two are far apart.
+
+    Few tokens behind one of them are read again instead, except behind the last message: a template may write an answer
+    that follows it in another way later.
+    """
+    ends = [place + 1 for place in range(start, len(token_ids)) if token_ids[place] in message_ends]
+    stops = [start]
+    for end in (*ends, len(token_ids)):
+        stops += range(stops[-1] + TOKENS_BETWEEN_SAVED, end, TOKENS_BETWEEN_SAVED)
+        if end - stops[-1] > LEAST_ROWS or end == max(ends, default=0):
+            stops.append(end)
+    return stops[1:]
 
 
 def wait_until(end: float) -> None:

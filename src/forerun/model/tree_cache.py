@@ -53,7 +53,8 @@ class TreeCache:
         move_slots: MoveSlots | None = None,
         tell: Tell = nullcontext,
     ) -> None:
-        has_equal_heads = all(spec.of_layer(layer) is spec for layer in range(spec.num_layers))
+        sizes = {(one.num_kv_heads, one.head_dim) for one in map(spec.of_layer, range(spec.num_layers))}
+        has_equal_heads = len(sizes) == 1
         heads = (spec.num_kv_heads, spec.kv_row_size(format)) if has_equal_heads else (1, spec.most_kv_size(format))
         layers = spec.attention_layers
         self._numbers = {layer: number for number, layer in enumerate(layers)}

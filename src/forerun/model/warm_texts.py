@@ -6,7 +6,7 @@ Legend: N blocks, L layers, B tokens of a block, S slots of the cache, K key/val
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Final
 
 from torch import Tensor
@@ -40,6 +40,14 @@ class Block:
     is_whole: bool = True
 
 
+@dataclass(slots=True, eq=False)
+class SavedPlace:
+    """Where a text with states can be continued; `used_at` is the number of the last search of a text that has it."""
+
+    snapshot: Snapshot
+    used_at: int
+
+
 class WarmTexts:
     """Earlier texts of a cache, as a tree of blocks in which texts share the blocks of a common prefix.
 
@@ -49,6 +57,8 @@ class WarmTexts:
     If layers with a window hold only the end of a long text, only this end is saved for them. A text is found up to the
     last token whose windows are saved too. Of a model with mixers (`core.mixers`), it is found up to the last length at
     which it was saved: there a snapshot of its mixers' rows and states is kept. Half of the memory is for snapshots.
+    When it is full, one of the text that was used least recently is dropped: the one behind which the fewest tokens
+    have to be read again.
 
     Invariant: the rows of every block in the tree are complete. A block is added to the tree after its rows are written
     and removed before they are overwritten, so an interrupt can lose a text but cannot corrupt one.
@@ -69,21 +79,25 @@ class WarmTexts:
         self._now = 0
         self._mixer_rows = cache.mixer_rows
         self._room_for_snapshots = max_bytes // 2 if cache.mixer_rows is not None else 0
-        # By the place of a text's last block and the text's length, the one saved least recently first.
-        self._snapshots: OrderedDict[tuple[int, int], Snapshot] = OrderedDict()
-        self._found: tuple[int, int] | None = None  # the snapshot of the last search
+        self._snapshots: dict[tuple[int, int], SavedPlace] = {}  # by the place of a text's last block, and its length
+        self._found: tuple[int, int] | None = None  # the one that is restored next
         self._num_blocks = (max_bytes - self._room_for_snapshots) // (cache.bytes_per_slot * BLOCK)
         self._rows_N2LBKD = storage_of(cache, self._num_blocks)
         self._by_age: OrderedDict[int, Block] = OrderedDict()  # by place, the block used least recently first
 
-    def find(self, token_ids: Sequence[int], owner: str) -> int:
-        """How many tokens of this text, from the first, are saved. They are not dropped before the next search."""
+    def find(self, token_ids: Sequence[int], owner: str, start: int = 0) -> int:
+        """How many tokens of this text, from the first, are saved. They are not dropped before the next search, if they
+        are more than `start`."""
         with self._cache.tell(TextMove(kind="find", token_ids=token_ids, owner=owner)):
             self._now += 1
             path = self._path(token_ids, owner)
             self._use([block for block, _ in path])
+            for number, (block, num_tokens) in enumerate(self._matched(token_ids, owner)):
+                for (place, length), saved in self._snapshots.items():
+                    if place == block.place and length <= number * BLOCK + num_tokens:
+                        saved.used_at = self._now
         length = sum(num_tokens for _, num_tokens in path)
-        self._found = (path[-1][0].place, length) if path else None
+        self._found = (path[-1][0].place, length) if length > start else None
         return length
 
     def save(self, token_ids: Sequence[int], owner: str) -> None:
@@ -101,19 +115,32 @@ class WarmTexts:
 
     def _snap(self, rows: MixerRows, block: Block, length: int) -> None:
         """Keep a snapshot of the present text with its last block, as far as there is room."""
-        snapshot = None if (block.place, length) in self._snapshots else rows.snapshot(length)
+        if (saved := self._snapshots.get((block.place, length))) is not None:
+            saved.used_at = self._now
+            return
+        snapshot = rows.snapshot(length) if self._room_for_snapshots else None
         if snapshot is None or snapshot.num_bytes > self._room_for_snapshots:
             return
-        while self._snapshots and self._num_snapshot_bytes + snapshot.num_bytes > self._room_for_snapshots:
-            oldest = next(iter(self._snapshots))
-            if oldest == self._found:
-                return  # it is restored next
-            self._snapshots.pop(oldest, None)
-        self._snapshots[block.place, length] = snapshot
+        while self._num_snapshot_bytes + snapshot.num_bytes > self._room_for_snapshots:
+            least_missed = self._least_missed()
+            if least_missed is None:
+                return
+            self._snapshots.pop(least_missed, None)
+        self._snapshots[block.place, length] = SavedPlace(snapshot=snapshot, used_at=self._now)
+
+    def _least_missed(self) -> tuple[int, int] | None:
+        """The snapshot to drop next, of the text that was used least recently; None: the only one is restored next."""
+        others = {key: saved.used_at for key, saved in self._snapshots.items() if key != self._found}
+        keys = sorted((key for key in others if others[key] == min(others.values())), key=lambda key: key[1])
+        if not keys:
+            return None
+        lengths = [0, *(length for _, length in keys)]
+        reread = [end - before for before, end in pairwise(lengths)]
+        return keys[reread.index(min(reread))]
 
     @property
     def _num_snapshot_bytes(self) -> int:
-        return sum(snapshot.num_bytes for snapshot in self._snapshots.values())
+        return sum(saved.snapshot.num_bytes for saved in self._snapshots.values())
 
     def restore(self, token_ids: Sequence[int], owner: str, start: int) -> int:
         """Copy the saved rows of this text to the cache, from slot `start` on; return the slot after the last.
@@ -130,7 +157,8 @@ class WarmTexts:
                 self._copy(self._slots(first + num_there, first + num_tokens), rows, is_whole=block.is_whole)
                 first += num_tokens
             if self._mixer_rows is not None and path:
-                self._mixer_rows.restore(self._snapshots[path[-1][0].place, first])
+                self._mixer_rows.restore(self._snapshots[path[-1][0].place, first].snapshot)
+            self._found = None
             self._use([block for block, _ in path])
         return first
 
@@ -144,8 +172,13 @@ class WarmTexts:
                     self._drop_snapshots(block)
 
     def _path(self, token_ids: Sequence[int], owner: str) -> list[tuple[Block, int]]:
-        """The blocks that match the beginning of the text, and how many tokens of each match: all, except in the last
-        block."""
+        """The blocks from which the beginning of the text can be restored, and how many tokens of each match: all,
+        except in the last block."""
+        path = self._matched(token_ids, owner)
+        return self._resumable(path) if self._mixer_rows is None else self._up_to_snapshot(path, token_ids, owner)
+
+    def _matched(self, token_ids: Sequence[int], owner: str) -> list[tuple[Block, int]]:
+        """The blocks that match the beginning of the text, and how many tokens of each match."""
         path: list[tuple[Block, int]] = []
         for start in range(0, len(token_ids), BLOCK):
             parent = path[-1][0] if path else self._root
@@ -154,15 +187,26 @@ class WarmTexts:
                 path.append((block, num_shared))
             if num_shared < BLOCK:
                 break
-        return self._resumable(path) if self._mixer_rows is None else self._up_to_snapshot(path)
+        return path
 
-    def _up_to_snapshot(self, path: Sequence[tuple[Block, int]]) -> list[tuple[Block, int]]:
-        """The longest beginning of a path that ends at a snapshot."""
+    def _up_to_snapshot(
+        self, path: Sequence[tuple[Block, int]], token_ids: Sequence[int], owner: str
+    ) -> list[tuple[Block, int]]:
+        """The longest beginning of a path that ends at a snapshot, in its own last block or in one beside it that
+        begins in the same way."""
         for number in range(len(path) - 1, -1, -1):
-            block, num_tokens = path[number]
-            for count in range(num_tokens, 0, -1):
-                if (block.place, number * BLOCK + count) in self._snapshots:
-                    return [*path[:number], (block, count)]
+            parent = path[number - 1][0] if number else self._root
+            own_ids = token_ids[number * BLOCK : (number + 1) * BLOCK]
+            ends = [
+                (count, block)
+                for block in parent.children
+                if block.owner == owner
+                for count in range(1, shared_length(block.token_ids, own_ids) + 1)
+                if (block.place, number * BLOCK + count) in self._snapshots
+            ]
+            if ends:
+                count, block = max(ends, key=lambda end: end[0])
+                return [*path[:number], (block, count)]
         return []
 
     def _resumable(self, path: list[tuple[Block, int]]) -> list[tuple[Block, int]]:

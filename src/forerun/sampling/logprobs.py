@@ -1,12 +1,15 @@
-"""Log-probabilities of emitted tokens under the target's unmodified distribution."""
+"""Log-probabilities of tokens under the target's unmodified distribution."""
 
 from collections.abc import Sequence
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from forerun.core.steps import TokenLogprob
 from forerun.core.threads import on_one_thread
+
+MOST_ROWS: Final = 16  # at a time, which limits the memory: a row of 150,000 tokens has 0.6 MB
 
 
 def token_logprobs(
@@ -19,7 +22,13 @@ def token_logprobs(
         rows: T of its rows.
         token_ids: T tokens, one for each row.
     """
-    return on_one_thread(lambda: _of_rows(logits_NV[list(rows)], token_ids, num_top))
+    pieces = [
+        (rows[first : first + MOST_ROWS], token_ids[first : first + MOST_ROWS])
+        for first in range(0, len(rows), MOST_ROWS)
+    ]
+    return on_one_thread(
+        lambda: tuple(item for rows, ids in pieces for item in _of_rows(logits_NV[list(rows)], ids, num_top))
+    )
 
 
 def _of_rows(logits_TV: Tensor, token_ids: Sequence[int], num_top: int) -> tuple[TokenLogprob, ...]:
@@ -28,10 +37,24 @@ def _of_rows(logits_TV: Tensor, token_ids: Sequence[int], num_top: int) -> tuple
     ids_TK = torch.tensor(
         [[token_id, *ids] for token_id, ids in zip(token_ids, best_ids, strict=True)], device=logits_TV.device
     )
+    values_TK = log_probs_TV.gather(1, ids_TK).tolist()
     return tuple(
-        TokenLogprob(token_id=token_id, logprob=values[0], top=tuple(zip(ids, values[1:], strict=True)))
-        for token_id, ids, values in zip(token_ids, best_ids, log_probs_TV.gather(1, ids_TK).tolist(), strict=True)
+        TokenLogprob(
+            token_id=token_id, logprob=values[0], num_likelier=num, top=tuple(zip(ids, values[1:], strict=True))
+        )
+        for token_id, num, ids, values in zip(
+            token_ids, num_likelier(logits_TV, ids_TK[:, :1]), best_ids, values_TK, strict=True
+        )
     )
+
+
+def num_likelier(logits_TV: Tensor, ids_T1: Tensor) -> list[int]:
+    """The number of tokens before each row's token in the order of `likeliest`."""
+    scores_T1 = logits_TV.gather(1, ids_T1)
+    higher_T = (logits_TV > scores_T1).sum(-1)
+    lower_ids_V = torch.arange(logits_TV.shape[-1], device=logits_TV.device)
+    tied_T = ((logits_TV == scores_T1) & (lower_ids_V < ids_T1)).sum(-1)
+    return [int(num) for num in (higher_T + tied_T).tolist()]
 
 
 def likeliest(logits_TV: Tensor, num_top: int) -> list[list[int]]:

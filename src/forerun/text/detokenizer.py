@@ -7,9 +7,10 @@ from typing import Final
 
 from forerun.core.config import SamplingParams
 from forerun.core.steps import FinishReason
+from forerun.text.control_tokens import REPLACEMENT
 from forerun.text.output.text_source import num_held
 from forerun.text.output.thoughts import ThoughtDivider, ThoughtMarks
-from forerun.text.tokenizer import REPLACEMENT, Tokenizer
+from forerun.text.tokenizer import Tokenizer
 
 MAX_EAGER_TOKENS: Final = 8
 # Beginnings of characters in UTF-8 (the Unicode Standard, table 3-7). Python's own incremental decoder also waits for

@@ -3,23 +3,20 @@
 transformers is not used: its import takes seconds, and `tokenizers` has everything that is needed here.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from copy import copy
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 import tokenizers
 
 from forerun.core.errors import ConfigError
 from forerun.text.chat_template import NO_VARIABLES, TEMPLATE_FILE, ChatTemplate
+from forerun.text.control_tokens import SEAM, ControlTokens, any_of
 from forerun.text.conversation import Message, plain_message
 from forerun.text.encoder import BoundedEncoder, LocalEncoder, faults_told
 
-REPLACEMENT: Final = "\ufffd"
-SEAM: Final = "\ufdd0"  # a noncharacter, which Unicode reserves for a program's own use
 SPACE: Final = "\u2581"  # sentencepiece's character for a space
-NOTHING: Final = "(?!)"  # a pattern that no text fits
 NO_PARTS: Final[Mapping[str, object]] = MappingProxyType({})
 NO_TWINS: Final[Mapping[int, int]] = MappingProxyType({})
 PLAIN_BYTES: Final = frozenset((*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)))
@@ -66,8 +63,7 @@ class Tokenizer:
         self._special_ids = frozenset(id_ for id_, token in added.items() if token.special)
         self._added = any_of([token.content for token in added.values()])
         self.id_of_added = {token.content: id_ for id_, token in added.items()}
-        control = any_of([token.content for token in added.values() if token.special]).pattern
-        self._control = re.compile(f"(?s)(?={control}).")
+        self._control = ControlTokens([token.content for token in added.values() if token.special])
         self._byte_ids = _byte_fallback_ids(backend)
         self._byte_of_letter = BYTE_OF_LETTER if "ByteLevel" in str(backend.decoder) else {}
         self._space = SPACE if SPACE in str(backend.decoder) else " "
@@ -146,11 +142,11 @@ class Tokenizer:
 
     def parted(self, messages: Sequence[Message]) -> list[Message]:
         """Messages for the chat template to render, marked so that `encode_rendered` reads their content as text."""
-        return [self._with_seams(plain_message(message)) for message in messages]
+        return [self._control.parted(plain_message(message)) for message in messages]
 
     def parted_variables(self, variables: Mapping[str, object]) -> dict[str, object]:
         """The template's variables, such as tools, marked like `parted` messages."""
-        return {name: self._with_seams(value) for name, value in variables.items()}
+        return {name: self._control.parted(value) for name, value in variables.items()}
 
     def encode_rendered(self, text: str) -> list[int]:
         """The ids of a conversation that the chat template rendered from `parted` messages and variables."""
@@ -162,20 +158,6 @@ class Tokenizer:
             ids += self._encoder.ids_inside(part[:place])
             ids += self.encode(part[place:], add_special_tokens=False)
         return ids
-
-    def _with_seams(self, said: Any) -> Any:
-        """The values of a message, with a seam in every text after the first character of anything that looks like a
-        control token. The text is encoded in parts divided at the seams, so no control token remains.
-        """
-        match said:
-            case str():
-                return self._control.sub(rf"\g<0>{SEAM}", said.replace(SEAM, REPLACEMENT))
-            case Mapping():
-                return {self._with_seams(key): self._with_seams(value) for key, value in said.items()}
-            case list() | tuple():
-                return [self._with_seams(value) for value in said]
-            case _:
-                return said
 
     @property
     def has_chat_template(self) -> bool:
@@ -205,11 +187,6 @@ class Tokenizer:
         if not all(letter in self._byte_of_letter for letter in token):
             return token.replace(self._space, " ").encode()
         return bytes(self._byte_of_letter[letter] for letter in token)
-
-
-def any_of(texts: Sequence[str]) -> re.Pattern[str]:
-    """A pattern that matches any of these texts."""
-    return re.compile(f"(?:{'|'.join(map(re.escape, texts))})" if texts else NOTHING)
 
 
 def _byte_fallback_ids(backend: tokenizers.Tokenizer) -> frozenset[int]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from forerun.model.executor import ForwardInput, Observer
 from forerun.model.program import Op
 from forerun.model.runner import Runner
+from forerun_lab.perplexity import Losses
 
 MAX_ROWS: Final = 256  # input rows kept per layer, which rounding errors are measured on
 
@@ -80,12 +81,10 @@ def perplexity(runner: Runner, windows: Sequence[Sequence[int]], step: Callable[
     Args:
         step: called after each window.
     """
-    loss = 0.0
-    num_tokens = 0
+    losses = Losses()
     for token_ids in windows:
         scores_TV = read_window(runner, token_ids)[:-1].float().log_softmax(-1)
         next_T = torch.tensor(token_ids[1:], device=scores_TV.device)
-        loss -= scores_TV.gather(1, next_T[:, None]).double().sum().item()
-        num_tokens += len(next_T)
+        losses.add((-scores_TV.gather(1, next_T[:, None])[:, 0]).tolist())
         step()
-    return float(torch.tensor(loss / num_tokens, dtype=torch.float64).exp())
+    return losses.perplexity

@@ -12,7 +12,7 @@ import torch
 
 from forerun import EngineConfig
 from forerun.checkpoints.open import open_source
-from forerun.core.config import BUILTIN_TARGET
+from forerun.core.drafter_config import BUILTIN_TARGET
 from forerun.core.model_spec import CacheFormat
 from forerun.core.threads import inference
 from forerun.engine.model_loading import Checkpoint
@@ -64,8 +64,8 @@ def main() -> None:
     ratios = [plain / rounded for plain, rounded in zip(times["model"], times["int8"], strict=True)]
     low, middle, high = quantiles(ratios)
     notes = [
-        f"One row after {arguments.context} tokens, in turn; of {arguments.repeats} pairs the time of model over that of "
-        f"int8 has the median {middle:.3f} and the quartiles {low:.3f} and {high:.3f}."
+        f"One row after {arguments.context} tokens, in turn. The time with model over that with int8, of "
+        f"{arguments.repeats} pairs: median {middle:.3f}, quartiles {low:.3f} and {high:.3f}."
     ]
     write_results(arguments, "One row after a long text, by the format of the cache", rows, notes)
 

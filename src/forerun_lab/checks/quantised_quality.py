@@ -7,7 +7,6 @@ python -m forerun_lab.checks.quantised_quality --text FILE [FILE ...] [--models 
 """
 
 import argparse
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
@@ -22,6 +21,7 @@ from forerun.core.model_spec import CacheFormat
 from forerun.engine.model_loading import Checkpoint
 from forerun.model.runner import Runner
 from forerun_lab.checks.common import numbers, standard_arguments, write_results
+from forerun_lab.perplexity import Losses
 
 DTYPES = ("float32", "bfloat16", "int8", "int4")
 WINDOW = 512  # tokens read at once, from an empty cache
@@ -31,19 +31,24 @@ class Score:
     """Sums over tokens of one model in one dtype."""
 
     def __init__(self) -> None:
-        self.num_tokens = 0
-        self.loss = self.divergence = self.num_same = 0.0
+        self.losses = Losses()
+        self._divergence = self._num_same = 0.0
 
     def add(self, scores_TV: torch.Tensor, reference_TV: torch.Tensor, next_T: torch.Tensor) -> None:
         """Add a window: its log-probabilities, those in float32, and the actual next tokens."""
-        self.num_tokens += len(next_T)
-        self.loss += functional.nll_loss(scores_TV, next_T, reduction="sum").item()
-        self.divergence += functional.kl_div(scores_TV, reference_TV, log_target=True, reduction="sum").item()
-        self.num_same += (scores_TV.argmax(-1) == reference_TV.argmax(-1)).sum().item()
+        self.losses.add(functional.nll_loss(scores_TV, next_T, reduction="none").tolist())
+        self._divergence += functional.kl_div(scores_TV, reference_TV, log_target=True, reduction="sum").item()
+        self._num_same += (scores_TV.argmax(-1) == reference_TV.argmax(-1)).sum().item()
 
     @property
-    def perplexity(self) -> float:
-        return math.exp(self.loss / self.num_tokens)
+    def divergence(self) -> float:
+        """Nats a token."""
+        return self._divergence / self.losses.num_tokens
+
+    @property
+    def same_choice(self) -> float:
+        """The share of places where the likeliest token is the reference's."""
+        return self._num_same / self.losses.num_tokens
 
 
 def windows(arguments: argparse.Namespace) -> list[list[int]]:
@@ -92,10 +97,10 @@ def rows_of(models: list[str], caches: list[CacheFormat], texts: list[list[int]]
         yield {
             "model": Path(name).name, "dtype": dtype, "cache": cache,
             "the rest in": str(loaded[name, dtype, cache][0].dtype).removeprefix("torch."),
-            "perplexity": f"{score.perplexity:.3f}",
-            "over the first": f"{100 * (score.perplexity / scores[reference].perplexity - 1):+.2f} %",
-            "divergence": f"{score.divergence / score.num_tokens:.5f}",
-            "same choice": f"{score.num_same / score.num_tokens:.4f}",
+            "perplexity": f"{score.losses.perplexity:.3f}",
+            "over the first": f"{100 * (score.losses.perplexity / scores[reference].losses.perplexity - 1):+.2f} %",
+            "divergence": f"{score.divergence:.5f}",
+            "same choice": f"{score.same_choice:.4f}",
         }  # fmt: skip
 
 

@@ -38,7 +38,7 @@ STRETCH: Final = 2.0
 MACHINE: Final = "8xH800"
 SMALL: Final = "smollm2"  # taken if it is on this machine already
 ALL: Final = "all"
-QUICK_PROMPTS: Final = 8  # in all, but at least one from each data set
+QUICK_PROMPTS: Final = {"swiftspec": 8, "swift": 6}  # in all, but at least one from each data set
 QUICK_TOKENS: Final = 48
 
 
@@ -267,7 +267,7 @@ def request_of(
         target=target,
         draft=draft,
         data=data,
-        num_prompts=min(num_prompts, -(-QUICK_PROMPTS // len(data))) if is_quick else num_prompts,
+        num_prompts=min(num_prompts, -(-QUICK_PROMPTS[name] // len(data))) if is_quick else num_prompts,
         max_new_tokens=min(max_new_tokens, QUICK_TOKENS) if is_quick else max_new_tokens,
         sources=sources,
         stretch=stretch,

@@ -124,15 +124,20 @@ def pack(source: CheckpointSource, out: Path, text: str, num_threads: int | None
 
 
 def calibration_text(path: Path | None) -> str:
-    """The text of a file; without one, the package's own prompts.
-
-    Raises:
-        ConfigError: it cannot be read.
-    """
+    """The text of a file; without one, the package's own prompts."""
     if path is None:
         from forerun_lab.bench.data.datasets import questions_in
 
         return "\n\n".join(turn for question in questions_in(None) for turn in question.turns)
+    return read_text(path)
+
+
+def read_text(path: Path) -> str:
+    """The text of a file.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
     try:
         return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

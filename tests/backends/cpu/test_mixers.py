@@ -18,8 +18,10 @@ from tests.backends.cpu.test_executor import RELATIVE, random_pass
 from tests.backends.diff import Difference, diff_buffers
 from tests.marks import rest_slow
 from tests.model.test_mixers import CAPACITY, LENGTH, in_parts, in_trees, model, text_of
-from tests.tiny import poison_freed_slots, random_weights
-from tests.tiny_families import MIXED, family_spec
+from tests.tiny import poison_freed_slots, random_weights, tiny_runner
+from tests.tiny_families import MIXED, TORCH_ONLY, family_spec
+
+FAMILIES = tuple(family for family in MIXED if family not in TORCH_ONLY)
 
 pytestmark = pytest.mark.skipif(fault() is not None, reason=str(fault()))
 OPS = {"convolve", "delta_net", "gated_convolution", "sigmoid_mul", "add"}
@@ -76,7 +78,7 @@ def differences(family: str, seed: int, dtype: torch.dtype, weight_format: Weigh
 
 
 @pytest.mark.parametrize(("dtype", "weight_format"), [(torch.float32, "plain"), (torch.bfloat16, "int8")])
-@pytest.mark.parametrize("family", MIXED)
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("seed", rest_slow(range(6), 2))
 def test_every_buffer_and_row_is_the_references_after_every_op(
     seed: int, family: str, dtype: torch.dtype, weight_format: WeightFormat, tier: str
@@ -89,13 +91,23 @@ def test_every_buffer_and_row_is_the_references_after_every_op(
 
 def test_the_comparison_sees_every_kind_of_op_and_what_it_leaves() -> None:
     found = [
-        item for family in MIXED for seed in range(6) for item in differences(family, seed, torch.float32, "plain")
+        item for family in FAMILIES for seed in range(6) for item in differences(family, seed, torch.float32, "plain")
     ]
     assert {item.op.kind for item in found} >= OPS
     assert {item.what for item in found} >= {"inputs", "rows", "keys", "values"}
 
 
-@pytest.mark.parametrize("family", MIXED)
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("seed", rest_slow(range(6), 2))
+def test_a_long_texts_logits_are_the_references(family: str, seed: int) -> None:
+    spec, weights = model(family, seed, torch.float32)
+    reference = tiny_runner(spec, weights, backend=REFERENCE, capacity=CAPACITY)
+    text = text_of(seed)
+    expected, found = (in_parts(runner, text, random.Random(seed), 90) for runner in (reference, native(family, seed)))
+    torch.testing.assert_close(found, expected, atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_texts_have_the_same_bits_with_every_instruction_set_and_number_of_threads(family: str) -> None:
     text = text_of(0)
     expected = None
@@ -110,7 +122,7 @@ def test_texts_have_the_same_bits_with_every_instruction_set_and_number_of_threa
             assert torch.equal(in_trees(native(family, 0), text, rng), expected), (tier, num_threads)
 
 
-@pytest.mark.parametrize("family", MIXED)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_text_behind_a_pass_that_was_given_up_has_its_own_bits(family: str) -> None:
     text = text_of(0)
     expected = in_parts(native(family, 0), text, random.Random(0), 9)

@@ -13,6 +13,7 @@ from forerun.checkpoints.typed_weights import LoadedWeights
 from forerun.model.executor import ForwardInput
 from forerun.model.tree_cache import TreeCache
 from tests.tiny import CAPACITY, random_weights, tiny_spec
+from tests.tiny_families import family_spec
 
 pytestmark = pytest.mark.skipif(fault() is not None, reason=str(fault()))
 NUM_ROWS = 5
@@ -21,9 +22,10 @@ PASS = ForwardInput(
 )
 
 
-@pytest.fixture
-def executor() -> NativeExecutor:
-    spec = tiny_spec(random.Random(3), num_layers=2, vocab_size=50)
+@pytest.fixture(params=[None, "qwen3_next"])
+def executor(request: pytest.FixtureRequest) -> NativeExecutor:
+    rng = random.Random(3)
+    spec = family_spec(rng, request.param) if request.param else tiny_spec(rng, num_layers=2, vocab_size=50)
     weights = LoadedWeights(random_weights(spec, torch.Generator().manual_seed(3), dtype=torch.float32))
     made = NATIVE.executor(spec, weights, TreeCache(spec, CAPACITY, dtype=torch.float32, device="cpu"))
     assert isinstance(made, NativeExecutor)

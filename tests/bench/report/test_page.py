@@ -11,8 +11,10 @@ from forerun_lab.bench.records.answers import Record
 from forerun_lab.bench.records.run_folder import RecordedRun
 from forerun_lab.bench.report import files
 from forerun_lab.bench.report.summary import summarise_run
+from forerun_lab.bench.report.wording import circumstances
 from tests.bench.sample_run import about, sample_records
 
+plots = pytest.importorskip("forerun_lab.bench.report.plots", reason="needs matplotlib", exc_type=ImportError)
 page = pytest.importorskip("forerun_lab.bench.report.page", reason="needs matplotlib", exc_type=ImportError)
 
 EVIL = "<script>alert('x')</script>\"&$\\oops$ \N{CJK UNIFIED IDEOGRAPH-4E2D}"
@@ -99,6 +101,19 @@ def test_picture_files_stand_alone_with_title_and_legend() -> None:
         assert "c0ff" not in picture
         assert "inherit" not in picture
         assert (EVIL in texts) or name == "time-of-a-round.svg"
+
+
+def test_times_of_tokens_are_written_out_on_their_axis() -> None:
+    assert [plots._minor(value, None) for value in (0.2, 0.5, 20.0, 300.0, 5000.0)] == ["0.2", "0.5", "20", "", "5000"]
+
+
+def test_circumstances_are_in_words() -> None:
+    told = {"num_prompts": 8, "machine": {"foreign_load": 0.5048, "torch": "2.13"}}
+    summary = summarise_run(RecordedRun(records=(), about={}), baseline="none")
+    facts = dict(circumstances(replace(summary, about=told)))
+    assert (facts["prompts"], facts["foreign load"]) == ("8 per data set, each asked once", "50 % of a core")
+    facts = dict(circumstances(replace(summary, about={**told, "repeats": 3})))
+    assert facts["prompts"] == "8 per data set, each asked 3 times"
 
 
 @pytest.mark.parametrize("baseline", ["none", EVIL])

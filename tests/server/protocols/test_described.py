@@ -9,10 +9,10 @@ from jsonschema import Draft202012Validator
 from pydantic import ValidationError
 
 from forerun.server.protocols import described
+from forerun.server.protocols.anthropic_messages import MessagesRequest
+from forerun.server.protocols.anthropic_messages import read as read_messages
 from forerun.server.protocols.conversation import ChatMessage, message_body
 from forerun.server.protocols.errors import ApiError
-from forerun.server.protocols.messages import MessagesRequest
-from forerun.server.protocols.messages import read as read_messages
 from forerun.server.protocols.response_format import format_grammar
 from forerun.server.protocols.responses_history import ItemReader, offered_tools
 from forerun.server.protocols.tools import NAME_PATTERN, function_tools, read_choice

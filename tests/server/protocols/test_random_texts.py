@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 
 from forerun import Engine
 from forerun.core.steps import FinishReason
-from forerun.server.protocols import chat, completions, infill, messages, responses
+from forerun.server.protocols import anthropic_messages, chat, completions, infill, responses
 from forerun.server.protocols.answer import EventParser, PlainParser, id_maker
 from forerun.server.protocols.infill import InfillRequest
 from forerun.server.protocols.responses import ResponsesRequest
@@ -34,9 +34,9 @@ SOURCE = ResponsesRequest(
 )
 PROTOCOLS: dict[str, Any] = {
     "chat": (chat.PROTOCOL, None),
-    "messages": (messages.PROTOCOL, None),
+    "messages": (anthropic_messages.PROTOCOL, None),
     "responses": (responses.PROTOCOL, SOURCE),
-    "completions": (completions.PROTOCOL, None),
+    "completions": (completions.PROTOCOL, completions.CompletionRequest(prompt="x")),
     "infill": (infill.PROTOCOL, InfillRequest()),
 }
 FOUND: list[CallFormat] = [HERMES, CODER, GLM, *(format for _, format in FORMATS)]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from forerun import Engine
 from forerun.core.steps import FinishReason
-from forerun.server.protocols import chat, messages, responses
+from forerun.server.protocols import anthropic_messages, chat, responses
 from forerun.server.protocols.responses import ResponsesRequest
 from forerun.text.output.events import CallArguments, CallEnded, CallStarted, Content, OutputEvent, Reasoning
 from forerun.text.tokenizer import Tokenizer
@@ -83,7 +83,7 @@ def test_chat(tokenizer: Tokenizer, answer: tuple[list[list[OutputEvent]], Read]
 @given(answers())
 def test_messages(tokenizer: Tokenizer, answer: tuple[list[list[OutputEvent]], Read]) -> None:
     rounds, said = answer
-    stream, whole = written(messages.PROTOCOL, rounds, tokenizer)
+    stream, whole = written(anthropic_messages.PROTOCOL, rounds, tokenizer)
     read = read_messages(stream)
     calls = [(id_.replace("call_", "toolu_"), name, arguments) for id_, name, arguments in said.calls]
     assert (read.reasoning, read.content, read.calls) == (said.reasoning, said.content, calls)
@@ -125,7 +125,7 @@ def test_a_call_that_breaks_off_is_delivered_as_far_as_it_came(tokenizer: Tokeni
     read = read_chat(stream)
     assert (read.calls, read.end) == ([("call_a", "plain", '{"a": "b')], "length")
     assert whole["choices"][0]["finish_reason"] == "length"
-    stream, whole = written(messages.PROTOCOL, CUT, tokenizer, finish=finish)
+    stream, whole = written(anthropic_messages.PROTOCOL, CUT, tokenizer, finish=finish)
     read = read_messages(stream)
     assert (read.calls, read.end, whole["stop_reason"]) == ([("toolu_a", "plain", '{"a": "b')], *["max_tokens"] * 2)
     assert whole["content"][-1] == {"type": "text", "text": 'plain {"a": "b'}
@@ -144,18 +144,18 @@ def test_a_call_that_breaks_off_before_a_text_is_incomplete(tokenizer: Tokenizer
     assert [item["status"] for item in whole["output"]] == ["completed", "completed", "incomplete", "completed"]
     done = [json.loads(data)["item"] for name, data in events_of(stream.decode()) if name.endswith("item.done")]
     assert done == whole["output"]
-    _, whole = written(messages.PROTOCOL, rounds, tokenizer)
+    _, whole = written(anthropic_messages.PROTOCOL, rounds, tokenizer)
     assert ([block["type"] for block in whole["content"]], whole["stop_reason"]) == (
         ["thinking", "text", "text", "text"], "max_tokens",
     )  # fmt: skip
 
 
 def test_the_stop_text_that_ended_a_message_is_named(tokenizer: Tokenizer) -> None:
-    _, whole = written(messages.PROTOCOL, [[Content("a")]], tokenizer, stop="END")
+    _, whole = written(anthropic_messages.PROTOCOL, [[Content("a")]], tokenizer, stop="END")
     assert (whole["stop_reason"], whole["stop_sequence"]) == ("stop_sequence", "END")
 
 
 def test_ids_that_templates_demand_in_a_form_of_their_own_stay(tokenizer: Tokenizer) -> None:
     events: Any = [[CallStarted(0, "abcdefghi", "plain"), CallArguments(0, "{}"), CallEnded(0)]]
-    _, whole = written(messages.PROTOCOL, events, tokenizer)
+    _, whole = written(anthropic_messages.PROTOCOL, events, tokenizer)
     assert whole["content"] == [{"type": "tool_use", "id": "abcdefghi", "name": "plain", "input": {}}]

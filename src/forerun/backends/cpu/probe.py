@@ -12,6 +12,7 @@ from forerun.backends.cpu.binding import library
 from forerun.backends.cpu.executor import NativeExecutor
 from forerun.backends.cpu.layouts import EPILOGUES, FORMATS, GATES, OP_KINDS, NativeOp
 from forerun.backends.cpu.linear import PackedLinear
+from forerun.core.mixers import GatedDeltaNet
 from forerun.core.threads import kernel_threads
 from forerun.model.executor import ForwardInput
 from forerun.model.gguf_block_types import BLOCKS
@@ -67,6 +68,9 @@ class NativeProbe(KernelProbe):
         if kind == "tree_attention":
             num_bytes, multiply_adds = self._attention_work(op, inputs)
             return OpWork(name=kind, weights="", num_bytes=num_bytes, multiply_adds=multiply_adds, inputs="float32")
+        if kind == "delta_net":
+            num_bytes, multiply_adds = self._net_work(inputs)
+            return OpWork(name=kind, weights="", num_bytes=num_bytes, multiply_adds=multiply_adds, inputs="float32")
         if kind == "experts":
             return self._experts_work(op, len(inputs.token_ids))
         if kind != "linear":
@@ -97,6 +101,16 @@ class NativeProbe(KernelProbe):
             multiply_adds=3 * num_chosen * spec.hidden_size * spec.intermediate_size,
             inputs=INPUTS[formats[0]],
         )
+
+    def _net_work(self, inputs: ForwardInput) -> tuple[int, int]:
+        """Bytes of one layer's state and rows that the pass reads, each counted once, and multiply-adds."""
+        net = self._executor.lowering.spec.mixer
+        assert isinstance(net, GatedDeltaNet), "a layer with a gated delta net"
+        of_row = net.key_size + net.value_size
+        num_seen = [position - net.place(position) for position in inputs.positions]
+        first_place = net.place(min(inputs.positions))
+        num_values = (inputs.num_slots - first_place) * of_row + (net.state_size if first_place else 0)
+        return 4 * num_values, 2 * sum(net.state_size + num_rows * of_row for num_rows in num_seen)
 
     def _attention_work(self, op: NativeOp, inputs: ForwardInput) -> tuple[int, int]:
         """Bytes of one layer's keys and values that the pass reads, each counted once, and multiply-adds."""

@@ -13,11 +13,17 @@ from torch.nn import functional
 
 from forerun.backends.bind import bind_weights
 from forerun.backends.torch.attention_steps import bind_mask, bind_rope_append, bind_tree_attention, norm_whole
-from forerun.backends.torch.expert_steps import bind_experts
+from forerun.backends.torch.expert_steps import bind_experts, relu2
 from forerun.backends.torch.frame import Frame, Step
-from forerun.backends.torch.mixer_steps import bind_convolve, bind_delta_net, bind_gated_convolution, sigmoid_mul
+from forerun.backends.torch.mixer_steps import (
+    bind_convolve,
+    bind_delta_net,
+    bind_gated_convolution,
+    bind_mamba,
+    sigmoid_mul,
+)
 from forerun.backends.torch.ops import Linear, Norm, TorchOps
-from forerun.core.mixers import GatedDeltaNet, ShortConvolution
+from forerun.core.mixers import GatedDeltaNet, Mamba2, ShortConvolution
 from forerun.core.model_spec import ModelSpec
 from forerun.core.sublayers import all_sublayers
 from forerun.core.threads import inference
@@ -147,7 +153,8 @@ class EagerExecutor(ModelExecutor):
                 scale = self._bound.scales[op.weights]
                 return bind_unary(op, lambda x: x * scale)
             case "experts":
-                experts = bind_experts(self._spec, self._ops, self._bound.experts[op.weights])
+                correction_E = self._bound.corrections.get(op.weights)
+                experts = bind_experts(self._spec, self._ops, self._bound.experts[op.weights], correction_E)
                 return bind_add(op, experts, self._sublayers.index(op.sublayer))
             case "linear_add":
                 return bind_add(op, self._bound.linears[op.weights], self._sublayers.index(op.sublayer))
@@ -165,12 +172,14 @@ class EagerExecutor(ModelExecutor):
                 return bind_tree_attention(op, self._spec, self._cache, self._ops, self._bound.sinks.get(op.weights))
             case "sigmoid_mul":
                 return bind_binary(op, sigmoid_mul)
-            case "convolve" | "gated_convolution" | "delta_net":
+            case "convolve" | "gated_convolution" | "delta_net" | "mamba":
                 return self._bind_mixer(op)
             case "silu_mul":
                 return bind_unary(op, self._ops.silu_mul)
             case "gelu_mul":
                 return bind_unary(op, self._ops.gelu_mul)
+            case "relu2":
+                return bind_unary(op, relu2)
             case "tap":
                 return tap
             case "select_rows":
@@ -183,11 +192,13 @@ class EagerExecutor(ModelExecutor):
         match mixer:
             case ShortConvolution():
                 return bind_gated_convolution(mixer, op.layer, rows, self._bound.convolutions[op.weights])
-            case GatedDeltaNet() if op.kind == "convolve":
+            case GatedDeltaNet() | Mamba2() if op.kind == "convolve":
                 return bind_convolve(mixer, op.layer, rows, self._bound.convolutions[op.weights])
             case GatedDeltaNet():
                 net = self._bound.nets[op.weights]
                 return bind_delta_net(mixer, op.layer, rows, net, self._ops, self._spec.norm_eps)
+            case Mamba2():
+                return bind_mamba(mixer, op.layer, rows, self._bound.nets[op.weights])
 
     def _capped(self, op: Op, linear: Linear) -> Callable[[Tensor], Tensor]:
         """The product; of the head, its logits capped if the model caps them."""

@@ -1,11 +1,13 @@
-"""The eager executor's steps of layers without attention: convolutions, and gated delta nets.
+"""The eager executor's steps of layers without attention: convolutions, gated delta nets and Mamba 2.
 
 Every row is computed alone, in shapes that depend on its position in the text alone, from the rows of its own path. So
 its bits are the same in a one-row pass, in a tree and in a prompt, however that is cut.
 
 Legend: T rows, N rows before one row since its fixed place, C channels, I inputs, G key heads, H value heads, K key
-size, V value size, S slots, R values that a row leaves beside its channels.
+size, V value size, X vectors of a row, S slots, R values that a row leaves beside its channels.
 """
+
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -14,7 +16,7 @@ from torch.nn import functional
 from forerun.backends.bind import ConvolutionWeights, NetWeights
 from forerun.backends.torch.frame import Frame, RowPath, Step
 from forerun.backends.torch.ops import TorchOps, TreeMask
-from forerun.core.mixers import GatedDeltaNet, Mixer, ShortConvolution
+from forerun.core.mixers import GatedDeltaNet, Mamba2, Mixer, ShortConvolution, StateMixer
 from forerun.model.mixer_rows import MixerRows
 
 KEY_EPS = 1e-6  # of the norms of queries and keys, in transformers and in the kernels of its authors
@@ -63,12 +65,13 @@ def bind_gated_convolution(mixer: ShortConvolution, layer: int, rows: MixerRows,
     return gated_convolution
 
 
-def bind_convolve(mixer: GatedDeltaNet, layer: int, rows: MixerRows, weights: ConvolutionWeights) -> Step:
+def bind_convolve(mixer: StateMixer, layer: int, rows: MixerRows, weights: ConvolutionWeights) -> Step:
     """The convolution of queries, keys and values, and silu."""
     inputs_SC, _ = rows.layer(layer)
+    channels = slice(mixer.first_channel, mixer.first_channel + mixer.num_channels)
 
     def convolve_all(frame: Frame) -> None:
-        convolved_TC = convolve(frame, inputs_SC, frame.mixer_in[:, : mixer.num_channels], weights)
+        convolved_TC = convolve(frame, inputs_SC, frame.mixer_in[:, channels], weights)
         frame.convolved = torch.stack([functional.silu(row_C) for row_C in convolved_TC])
 
     return convolve_all
@@ -117,14 +120,56 @@ def bind_delta_net(
         rows_SR[path.slots[-1]] = torch.cat((k_GK.flatten(), u_HV.flatten(), log_decay_H))
         return (norm(o_HV) * functional.silu(gate.view(o_HV.shape))).flatten()
 
-    def delta_net(frame: Frame) -> None:
+    return in_order_of_places(row)
+
+
+def bind_mamba(mamba: Mamba2, layer: int, rows: MixerRows, weights: NetWeights) -> Step:
+    """Mamba 2 behind its convolution, with the gate and the norm of its output."""
+    assert weights.skips_H is not None, "weights of a Mamba 2"
+    skips_H1 = weights.skips_H[:, None]
+    _, rows_SR = rows.layer(layer)
+    key_heads_H = torch.tensor(mamba.key_heads, device=rows_SR.device)
+    sizes = [mamba.value_size, mamba.num_channels, mamba.num_value_heads]
+    parts = [mamba.value_size, mamba.key_size, mamba.key_size]
+
+    def advance(state_HKV: Tensor, chunk_TR: Tensor) -> Tensor:
+        return advanced(state_HKV, *parts_of_rows(mamba, key_heads_H, chunk_TR))
+
+    def row(convolved_C: Tensor, in_I: Tensor, path: RowPath) -> Tensor:
+        """One row's output [H * V]; what it leaves is written to its slot."""
+        v, k, q = torch.split(convolved_C.clone(), parts)  # the same alignment for every row
+        v_HV = v.view(mamba.num_value_heads, mamba.value_dim)
+        k_GK = k.view(mamba.num_key_heads, mamba.key_dim)
+        q_GK = q.view(mamba.num_key_heads, mamba.key_dim)
+        gate, _, step = torch.split(in_I.clone().to(rows_SR.dtype), sizes)
+        step_H = functional.softplus(step + weights.bias_H).clamp(*mamba.step_limits)
+        log_decay_H = weights.rates_H * step_H
+        u_HV = step_H[:, None] * v_HV
+        state_HKV = rows.state(layer, path.place, advance)
+        before_NR = rows_SR.index_select(0, path.slots[-path.num_after : -1])
+        before = parts_of_rows(mamba, key_heads_H, before_NR)
+        (sums_HV,) = sums_over_text(state_HKV, before, [q_GK[key_heads_H]], log_decay_H)
+        o_HV = sums_HV + (k_GK * q_GK).sum(1)[key_heads_H, None] * u_HV + skips_H1 * v_HV
+        rows_SR[path.slots[-1]] = torch.cat((k_GK.flatten(), u_HV.flatten(), log_decay_H))
+        gated_GI = (o_HV.flatten() * functional.silu(gate)).view(mamba.num_key_heads, -1)
+        factors_G1 = torch.rsqrt(gated_GI.square().mean(1, keepdim=True) + mamba.norm_eps)
+        return weights.scale_V * (gated_GI * factors_G1).flatten()
+
+    return in_order_of_places(row)
+
+
+def in_order_of_places(row: Callable[[Tensor, Tensor, RowPath], Tensor]) -> Step:
+    """The step that computes every row of a pass alone, by its convolution, its part of the first product and its path,
+    in the order of the places that rows read, because states advance."""
+
+    def mix(frame: Frame) -> None:
         paths = frame.paths
         mixed = [frame.convolved] * len(paths)
-        for number in sorted(range(len(paths)), key=lambda number: paths[number].place):  # as states advance
+        for number in sorted(range(len(paths)), key=lambda number: paths[number].place):
             mixed[number] = row(frame.convolved[number], frame.mixer_in[number], paths[number])
         frame.mixed = torch.stack(mixed).to(frame.mixer_in.dtype)
 
-    return delta_net
+    return mix
 
 
 def parts_of_channels(net: GatedDeltaNet, convolved_C: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -142,7 +187,7 @@ def normalised(x_GK: Tensor) -> Tensor:
 Rows = tuple[Tensor, Tensor, Tensor]  # keys [H, N, K], updates [H, N, V], logarithms of decays [H, N]
 
 
-def parts_of_rows(net: GatedDeltaNet, key_heads_H: Tensor, rows_NR: Tensor) -> Rows:
+def parts_of_rows(net: StateMixer, key_heads_H: Tensor, rows_NR: Tensor) -> Rows:
     """What these rows left, with the keys of each value head."""
     num_rows = len(rows_NR)
     keys, updates, log_decays_NH = torch.split(rows_NR, [net.key_size, net.value_size, net.num_value_heads], 1)
@@ -154,22 +199,30 @@ def parts_of_rows(net: GatedDeltaNet, key_heads_H: Tensor, rows_NR: Tensor) -> R
 def delta_row(
     state_HKV: Tensor, before: Rows, q_HK: Tensor, k_HK: Tensor, v_HV: Tensor, beta_H: Tensor, log_decay_H: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The update [H, V] and the output [H, V] of a row after a state and the rows since then.
+    """The update [H, V] and the output [H, V] of a row of a gated delta net after a state and the rows since then."""
+    of_key_HV, of_query_HV = sums_over_text(state_HKV, before, [k_HK, q_HK], log_decay_H)
+    u_HV = beta_H[:, None] * (v_HV - of_key_HV)
+    return u_HV, of_query_HV + (k_HK * q_HK).sum(1, keepdim=True) * u_HV
 
-    With d(j) the decay from row j to this one, S^T k is d(state) state^T k plus d(j) (k_j . k) u_j for each row j
-    before, and likewise S^T q, to which the row's own update is added.
+
+def sums_over_text(
+    state_HKV: Tensor, before: Rows, vectors: Sequence[Tensor], log_decay_H: Tensor
+) -> tuple[Tensor, ...]:
+    """S^T x [H, V] for each of the vectors x [H, K] of a row, with the state S just before the row's own update.
+
+    With d(j) the decay from row j to this one, S^T x is d(state) state^T x plus d(j) (k_j . x) u_j for each row j since
+    the state.
     """
     keys_HNK, updates_HNV, log_decays_HN = before
     zero_H1 = log_decay_H.new_zeros(len(log_decay_H), 1)
     since_HN = torch.cat((log_decays_HN, zero_H1), 1).flip(1).cumsum(1).flip(1)  # sums from each row on
     decays_HN = torch.exp(since_HN + log_decay_H[:, None])
-    kq_HK2 = torch.stack((k_HK, q_HK), 2)
-    sums_H2V = torch.matmul(kq_HK2.transpose(1, 2), state_HKV) * decays_HN[:, :1, None]
+    vectors_HKX = torch.stack(tuple(vectors), 2)
+    sums_HXV = torch.matmul(vectors_HKX.transpose(1, 2), state_HKV) * decays_HN[:, :1, None]
     if keys_HNK.shape[1]:
-        products_HN2 = torch.matmul(keys_HNK, kq_HK2) * decays_HN[:, 1:, None]
-        sums_H2V = sums_H2V + torch.matmul(products_HN2.transpose(1, 2), updates_HNV)
-    u_HV = beta_H[:, None] * (v_HV - sums_H2V[:, 0])
-    return u_HV, sums_H2V[:, 1] + (k_HK * q_HK).sum(1, keepdim=True) * u_HV
+        products_HNX = torch.matmul(keys_HNK, vectors_HKX) * decays_HN[:, 1:, None]
+        sums_HXV = sums_HXV + torch.matmul(products_HNX.transpose(1, 2), updates_HNV)
+    return sums_HXV.unbind(1)
 
 
 def advanced(state_HKV: Tensor, keys_HNK: Tensor, updates_HNV: Tensor, log_decays_HN: Tensor) -> Tensor:

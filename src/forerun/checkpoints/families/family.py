@@ -14,7 +14,9 @@ LAYER_KINDS: Final = (FULL, SLIDING)
 FUSED_QKV: Final = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 FUSED_GATE_UP: Final = ("mlp.gate_proj", "mlp.up_proj")
 MOST_EXPERTS: Final = 512
+KV_HEADS: Final = "attention.head_count_kv"  # of a GGUF file; 0 for layers without attention
 EXPERT_KEYS: Final = ("expert_count", "expert_used_count", "expert_feed_forward_length")  # of a GGUF file
+SHARED_KEY: Final = "expert_shared_feed_forward_length"
 
 SlidingLayers = Callable[[JsonFile], tuple[int, ...]]
 ReadValues = Callable[[JsonFile, ModelSpec], ModelSpec]
@@ -49,6 +51,29 @@ def typed_or_all_but_every(config: JsonFile, period: int) -> tuple[int, ...]:
 def all_but_every(period: int, num_layers: int) -> tuple[int, ...]:
     """The layers whose number, counted from 1, is not a multiple of `period`."""
     return tuple(layer for layer in range(num_layers) if (layer + 1) % period)
+
+
+def without_layers_of_zeros(keys: JsonFile, key: str) -> JsonFile:
+    """The keys of a GGUF file with one number in place of a list of it and of 0, for layers that have no such thing.
+
+    Raises:
+        CheckpointError: the list has other numbers too, or not one for each layer.
+    """
+    counts = keys.values.get(key)
+    if not isinstance(counts, list | tuple):
+        return keys
+    some = {count for count in counts if count}
+    if len(some) != 1 or len(counts) != keys.integer("block_count"):
+        raise keys.wrong(key, "a number for each layer: 0, or one and the same number")
+    return replace(keys, values={**keys.values, key: some.pop()})
+
+
+def layers_with(keys: JsonFile, key: str) -> tuple[int, ...]:
+    """The layers for which such a list has no 0; all of them if the key has one number."""
+    counts = keys.values.get(key)
+    if not isinstance(counts, list | tuple):
+        return tuple(range(keys.integer("block_count")))
+    return tuple(layer for layer, count in enumerate(counts) if count)
 
 
 def layers_of_kind(config: JsonFile, kind: str, usual: tuple[int, ...]) -> tuple[int, ...]:
@@ -86,6 +111,8 @@ class Family:
     Args:
         name: `model_type` in config.json.
         architecture: `general.architecture` in a GGUF file; None: its files have another family's.
+        other_architecture: that of files of models with experts, if it differs.
+        prefix: of the names of all tensors but the head's, in place of "model.".
         wrappers: the `model_type`s of models with other modalities, whose `text_config` is of this family.
         defaults: values of absent keys of a config, where transformers' class has one.
         qkv_bias: the query, key and value projections always have a bias.
@@ -107,7 +134,9 @@ class Family:
         keys_are_values: layers without a projection of values use the projection of the keys.
         norm_offset: the number that is added to a norm's stored weight; GGUF files hold the sum.
         fused: projections that a folder stores as one, with their parts in the order of their rows.
-        renamed: other modules, of layers or of the whole model, whose names differ from Llama's, with Llama's names.
+        renamed: other modules, of layers or of the whole model, whose names differ from Llama's, with Llama's names; an
+            asterisk is the number of an expert.
+        shared_expert: the module of the MLP that every token goes through besides its experts.
         gguf_fused, gguf_norms: the same for GGUF files.
         usual: a config with the keys of other families, where this one's have other names.
         gguf_final_norm: the name of the last norm in a GGUF file.
@@ -120,6 +149,8 @@ class Family:
 
     name: str
     architecture: str | None
+    other_architecture: str | None = None
+    prefix: str = "model."
     wrappers: tuple[str, ...] = ()
     defaults: Mapping[str, object] = field(default_factory=dict)
     qkv_bias: bool = False
@@ -145,6 +176,7 @@ class Family:
     norm_offset: float = 0.0
     fused: Mapping[str, Sequence[str]] = field(default_factory=dict)
     renamed: Mapping[str, str] = field(default_factory=dict)
+    shared_expert: str = "mlp.shared_expert"
     gguf_fused: Mapping[str, Sequence[str]] = field(default_factory=dict)
     gguf_norms: Mapping[str, str] = field(
         default_factory=lambda: {

@@ -9,10 +9,11 @@ from forerun.checkpoints.families.gemma4 import GEMMA4
 from forerun.checkpoints.families.glm4 import GLM4
 from forerun.checkpoints.families.gpt_oss import GPT_OSS
 from forerun.checkpoints.families.granite import GRANITE, GRANITE_HYBRID
-from forerun.checkpoints.families.lfm2 import LFM2
+from forerun.checkpoints.families.lfm2 import LFM2, LFM2_MOE
 from forerun.checkpoints.families.llama import LLAMA
 from forerun.checkpoints.families.ministral3 import MINISTRAL3
 from forerun.checkpoints.families.mistral import MISTRAL
+from forerun.checkpoints.families.nemotron_h import NEMOTRON_H
 from forerun.checkpoints.families.olmo import OLMO2, OLMO3
 from forerun.checkpoints.families.phi3 import PHI3
 from forerun.checkpoints.families.qwen2 import QWEN2
@@ -43,7 +44,14 @@ ALL: Final = (
     QWEN3_NEXT,
     QWEN3_5_MOE,
     LFM2,
+    LFM2_MOE,
+    NEMOTRON_H,
 )
 BY_NAME: Final[Mapping[str, Family]] = {family.name: family for family in ALL}
-BY_ARCHITECTURE: Final[Mapping[str, Family]] = {family.architecture: family for family in ALL if family.architecture}
+BY_ARCHITECTURE: Final[Mapping[str, Family]] = {
+    architecture: family
+    for family in ALL
+    for architecture in (family.architecture, family.other_architecture)
+    if architecture
+}
 BY_WRAPPER: Final[Mapping[str, Family]] = {wrapper: family for family in ALL for wrapper in family.wrappers}

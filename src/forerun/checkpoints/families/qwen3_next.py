@@ -10,6 +10,7 @@ from forerun.checkpoints.families.family import (
     EXPERT_KEYS,
     FULL,
     LINEAR,
+    SHARED_KEY,
     Family,
     with_experts,
     with_gguf_experts,
@@ -50,7 +51,12 @@ def read_gguf(keys: JsonFile, spec: ModelSpec) -> ModelSpec:
     return replace(spec, shared_size=keys.integer(SHARED_KEY))
 
 
-SHARED_KEY: Final = "expert_shared_feed_forward_length"
+def read_gguf_of_next(keys: JsonFile, spec: ModelSpec) -> ModelSpec:
+    """The same for Qwen3-Next, whose converter leaves the value heads of one key head together."""
+    spec = read_gguf(keys, spec)
+    return replace(spec, delta_net=None if spec.delta_net is None else replace(spec.delta_net, has_tiled_keys=False))
+
+
 MORE_DEFAULTS: Final = {
     "hidden_size": 2048,
     "intermediate_size": 512,  # replaced by that of an expert
@@ -62,7 +68,7 @@ MORE_DEFAULTS: Final = {
 }
 QWEN3_NEXT: Final = Family(
     name="qwen3_next",
-    architecture=None,
+    architecture="qwen3next",
     defaults={
         **DEFAULTS,
         **MORE_DEFAULTS,
@@ -80,6 +86,10 @@ QWEN3_NEXT: Final = Family(
     fuses_nets=True,
     renamed={"mlp.gate": "mlp.router"},
     read=read,
+    gguf_norms=QWEN3_5.gguf_norms,
+    gguf_usual=usual_gguf,
+    read_gguf=read_gguf_of_next,
+    gguf_keys=(*NET_KEYS, *EXPERT_KEYS, SHARED_KEY),
 )
 QWEN3_5_MOE: Final = replace(
     QWEN3_NEXT,
@@ -94,8 +104,5 @@ QWEN3_5_MOE: Final = replace(
         "num_local_experts": 256,
     },
     fuses_nets=False,
-    gguf_norms=QWEN3_5.gguf_norms,
-    gguf_usual=usual_gguf,
     read_gguf=read_gguf,
-    gguf_keys=(*NET_KEYS, *EXPERT_KEYS, SHARED_KEY),
 )

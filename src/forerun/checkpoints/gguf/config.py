@@ -77,7 +77,7 @@ def read_model_spec(file: GgufFile) -> ModelSpec:
         CheckpointError: a key is missing or out of range, or requires something forerun does not compute.
     """
     family = _read_family(file)
-    stated = file.section(f"{family.architecture}.")
+    stated = file.section(f"{file.section('general.').text('architecture')}.")
     _refuse_unknown(stated, family)
     keys = family.gguf_usual(stated)
     num_heads, num_kv_heads = read_head_counts(keys, "attention.head_count", "attention.head_count_kv")

@@ -6,6 +6,7 @@ Source: llama.cpp (gguf-py/gguf/tensor_mapping.py, convert_hf_to_gguf.py).
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING, Final
 
 from forerun.checkpoints.families.known import BY_NAME
@@ -15,6 +16,7 @@ from forerun.checkpoints.huggingface import names as huggingface_names
 from forerun.checkpoints.huggingface.names import TensorPlace, gated_heads, tensor_plan
 from forerun.checkpoints.huggingface.plain_names import rows_of, split, values_from_keys
 from forerun.checkpoints.safetensors.header import StoredTensor
+from forerun.core.mixers import GatedDeltaNet
 from forerun.core.model_spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ IN_LAYERS: Final = {
     "mlp.up_proj.": "ffn_up.",
     "mlp.down_proj.": "ffn_down.",
     "mlp.router.": "ffn_gate_inp.",
+    "mlp.router_correction": "exp_probs_b.bias",
     "mlp.shared_expert.gate_proj.": "ffn_gate_shexp.",
     "mlp.shared_expert.up_proj.": "ffn_up_shexp.",
     "mlp.shared_expert.down_proj.": "ffn_down_shexp.",
@@ -56,6 +59,13 @@ MIXERS: Final = {
     "linear_attn.norm.": "ssm_norm.",
     "linear_attn.A_log": "ssm_a",
     "linear_attn.dt_bias": "ssm_dt.bias",
+    "mamba.in_proj.": "ssm_in.",
+    "mamba.out_proj.": "ssm_out.",
+    "mamba.conv1d.": "ssm_conv1d.",
+    "mamba.norm.": "ssm_norm.",
+    "mamba.A_log": "ssm_a",
+    "mamba.dt_bias": "ssm_dt.bias",
+    "mamba.D": "ssm_d",
     "conv.in_proj.": "shortconv.in_proj.",
     "conv.out_proj.": "shortconv.out_proj.",
     "conv.conv.": "shortconv.conv.",
@@ -68,7 +78,8 @@ LAYER_INPUTS: Final = {
 }
 FINAL_NORM: Final = "model.norm.weight"
 UNUSED_OF_BORROWERS: Final = ("attn_k", "attn_v", "attn_k_norm")
-SHARED_GATE: Final = ".ffn_gate_inp_shexp.weight"
+# Vectors that files store as matrices, and a row that some store as a vector.
+RESHAPED: Final = re.compile(r"blk\.\d+\.(ssm_a|ssm_d|ssm_norm\.weight|ffn_gate_inp_shexp\.weight)")
 EXPERTS: Final = re.compile(r"(?P<weight>blk\.\d+\.ffn_\w+_exps)\.(?P<kind>weight|bias)")
 EXPERT: Final = re.compile(r"mlp\.experts\.(?P<expert>\d+)\.(?P<weight>gate|up|down)_proj\.")
 LEFTOVER: Final = ".attn_rot_embd.weight"  # rotary frequencies from early converters; we compute them
@@ -95,6 +106,8 @@ def gguf_name(name: str, place: TensorPlace, spec: ModelSpec) -> str:
         return f"blk.{own['layer']}.{norms[own['module']]}.weight"
     if name == FINAL_NORM:
         return f"{BY_NAME[spec.family].gguf_final_norm}.weight"
+    if ".shared_" in place.name:
+        name = name.replace(f"{BY_NAME[spec.family].shared_expert}.", "mlp.shared_expert.")
     name = EXPERT.sub(r"ffn_\g<weight>_exps.\g<expert>.", name)
     for part, replacement in OUTER.items() if name in OUTER else (IN_LAYERS | LAYER_INPUTS | MIXERS).items():
         name = name.replace(part, replacement)
@@ -111,14 +124,29 @@ def model_tensors(file: GgufFile, spec: ModelSpec) -> dict[str, StoredTensor]:
         for layer in filter(spec.borrows, range(spec.num_layers))
         for module in UNUSED_OF_BORROWERS
     }
-    fused = {**family.gguf_fused, "attn_q": gated_heads(spec, "attn_q")}
+    fused = {**family.gguf_fused, "attn_q": gated_heads(spec, "attn_q"), **fused_nets(spec)}
     for name, tensor in file.tensors.items():
         if name not in unused and not is_of_draft_head(name, spec):
-            if name.endswith(SHARED_GATE) and len(tensor.shape) == 1:  # some files store its row as a vector
-                tensor = replace(tensor, shape=(1, *tensor.shape))
+            shape = plan[name].shape if name in plan and RESHAPED.fullmatch(name) else tensor.shape
+            if prod(shape) == prod(tensor.shape):
+                tensor = replace(tensor, shape=shape)
             for part in experts_of(name, tensor, spec):
-                named |= split(part.name, part, fused, plan, {})
+                named |= split(part.name, part, fused, plan)
     return named | values_from_keys(named, plan, "attn_v", "attn_k") if family.keys_are_values else named
+
+
+def fused_nets(spec: ModelSpec) -> dict[str, list[str]]:
+    """The parts of the tensors of gated delta nets in the order of their rows, where a folder stores them in another
+    order than files (`Family.fuses_nets`)."""
+    if not BY_NAME[spec.family].fuses_nets or not isinstance(spec.mixer, GatedDeltaNet):
+        return {}
+    heads = range(spec.mixer.num_key_heads)
+    return {
+        "attn_qkv": [f"linear_attn.{part}.{head}" for part in "qkv" for head in heads],
+        "attn_gate": [f"linear_attn.z.{head}" for head in heads],
+        "ssm_ba": [f"linear_attn.{part}.{head}" for head in heads for part in "ba"],
+        "ssm_in": [f"linear_attn.{part}.{head}" for head in heads for part in "qkvz"],  # of early files
+    }
 
 
 def is_of_draft_head(name: str, spec: ModelSpec) -> bool:

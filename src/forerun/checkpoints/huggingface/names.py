@@ -7,14 +7,14 @@ from typing import Final
 
 from forerun.checkpoints.families.known import BY_NAME
 from forerun.checkpoints.safetensors.header import ITEM_BYTES, StoredTensor
-from forerun.core.mixers import GatedDeltaNet, Mixer, ShortConvolution
+from forerun.core.mixers import GatedDeltaNet, Mamba2, ShortConvolution
 from forerun.core.model_spec import ModelSpec
 
 EMBEDDING_NAME: Final = "model.embed_tokens.weight"
 LAYER_TABLE_NAME: Final = "model.embed_tokens_per_layer.weight"
 HEAD_NAME: Final = "lm_head.weight"
 MAX_LISTED: Final = 3
-LEFTOVER: Final = re.compile(r".*\.rotary_emb\.inv_freq")
+LEFTOVER: Final = re.compile(r".*\.rotary_emb\.inv_freq|mtp\..+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +52,7 @@ def tensor_plan(spec: ModelSpec) -> dict[str, TensorPlace]:
         ):
             plan[f"model.{name}.weight"] = TensorPlace(name=f"{own}.weight", shape=shape)
     for layer_idx in range(spec.num_layers):
-        one = spec.of_layer(layer_idx)
-        for suffix, place in _layer_plan(one, spec.mixer_of(layer_idx), borrows=spec.borrows(layer_idx)):
+        for suffix, place in _layer_plan(spec, layer_idx):
             name = f"layers.{layer_idx}.{place.name}"
             plan[f"model.layers.{layer_idx}.{suffix}"] = TensorPlace(
                 name=name, shape=place.shape, row_start=place.row_start
@@ -85,7 +84,8 @@ def listed(names: Sequence[str]) -> str:
 
 
 def is_ignorable(hf_name: str) -> bool:
-    """Whether a stored tensor outside the plan is redundant: old exports hold rotary frequencies, which we compute."""
+    """Whether a stored tensor outside the plan is not needed: rotary frequencies of old exports, which we compute, or a
+    draft head."""
     return LEFTOVER.fullmatch(hf_name) is not None
 
 
@@ -106,33 +106,33 @@ def gated_heads(spec: ModelSpec, queries: str) -> tuple[str, ...]:
     return tuple(f"{module}.{head}" for head in heads for module in (queries, f"{queries}_gate"))
 
 
-def _layer_plan(spec: ModelSpec, mixer: Mixer | None, *, borrows: bool) -> Iterator[tuple[str, TensorPlace]]:
+def _layer_plan(whole: ModelSpec, layer: int) -> Iterator[tuple[str, TensorPlace]]:
     """One layer: Hugging Face suffix and place, both relative to the layer."""
+    spec = whole.of_layer(layer)
+    has_mixer = layer not in spec.mlp_only
+    has_mlp = layer not in spec.mixer_only
     hidden = spec.hidden_size
     if spec.layer_scale:
         yield "layer_scalar", TensorPlace(name="layer_scale.weight", shape=(1,))
     for name, stored in BY_NAME[spec.family].norms.items():
-        yield f"{stored}.weight", TensorPlace(name=f"{name}.weight", shape=(hidden,))
-    match mixer:
-        case None:
-            yield from _attention(spec, borrows=borrows)
-        case ShortConvolution():
+        if has_mlp if name.startswith("mlp") else has_mixer:
+            yield f"{stored}.weight", TensorPlace(name=f"{name}.weight", shape=(hidden,))
+    match spec.mixer_of(layer):
+        case None if has_mixer:
+            yield from _attention(spec, borrows=whole.borrows(layer))
+        case ShortConvolution() as mixer:
             yield from _convolution(mixer, hidden)
-        case GatedDeltaNet():
+        case GatedDeltaNet() as mixer:
             yield from _delta_net(mixer, hidden, is_fused=BY_NAME[spec.family].fuses_nets)
+        case Mamba2() as mixer:
+            yield from _mamba(mixer, hidden)
     if size := spec.layer_input_size:
         yield from _linear("per_layer_input_gate", "layer_input_gate", (size, hidden), False)
         yield from _linear("per_layer_projection", "layer_input_out", (hidden, size), False)
         yield "post_per_layer_input_norm.weight", TensorPlace(name="layer_input_post_norm.weight", shape=(hidden,))
-    if spec.num_experts:
-        yield from _linear("mlp.router", "router", (spec.num_experts, hidden), spec.mlp_bias)
-        for expert in range(spec.num_experts):
-            yield from _mlp(spec, f"mlp.experts.{expert}", f"experts.{expert}.gate_up", f"experts.{expert}.out")
-        if spec.shared_size:
-            shared = replace(spec, intermediate_size=spec.shared_size)
-            yield from _mlp(shared, "mlp.shared_expert", "shared_gate_up", "shared_out")
-            yield from _linear("mlp.shared_expert_gate", "shared_gate", (1, hidden), False)
-    else:
+    if has_mlp and spec.num_experts:
+        yield from _experts(spec)
+    elif has_mlp:
         yield from _mlp(spec, "mlp", "gate_up", "mlp_out")
 
 
@@ -196,11 +196,40 @@ def _delta_net(net: GatedDeltaNet, hidden: int, *, is_fused: bool) -> Iterator[t
         yield f"linear_attn.{stored}", TensorPlace(name=f"{name}.weight", shape=shape)
 
 
+def _mamba(mamba: Mamba2, hidden: int) -> Iterator[tuple[str, TensorPlace]]:
+    yield from _linear("mamba.in_proj", "mixer_in", (mamba.in_size, hidden), mamba.has_product_bias)
+    yield from _linear("mamba.out_proj", "attention_out", (hidden, mamba.out_size), mamba.has_product_bias)
+    for stored, name, shape in (
+        ("conv1d.weight", "convolution", (mamba.num_channels, 1, mamba.kernel_size)),
+        ("A_log", "mamba_rates", (mamba.num_value_heads,)),
+        ("dt_bias", "mamba_bias", (mamba.num_value_heads,)),
+        ("D", "mamba_skips", (mamba.num_value_heads,)),
+        ("norm.weight", "mamba_scale", (mamba.value_size,)),
+    ):
+        yield f"mamba.{stored}", TensorPlace(name=f"{name}.weight", shape=shape)
+    if mamba.has_bias:
+        yield "mamba.conv1d.bias", TensorPlace(name="convolution_bias.weight", shape=(mamba.num_channels,))
+
+
+def _experts(spec: ModelSpec) -> Iterator[tuple[str, TensorPlace]]:
+    hidden = spec.hidden_size
+    yield from _linear("mlp.router", "router", (spec.num_experts, hidden), spec.mlp_bias)
+    if spec.routing is not None and spec.routing.has_correction:
+        yield "mlp.router_correction", TensorPlace(name="router_correction.weight", shape=(spec.num_experts,))
+    for expert in range(spec.num_experts):
+        yield from _mlp(spec, f"mlp.experts.{expert}", f"experts.{expert}.gate_up", f"experts.{expert}.out")
+    if spec.shared_size:
+        shared = replace(spec, intermediate_size=spec.shared_size)
+        yield from _mlp(shared, BY_NAME[spec.family].shared_expert, "shared_gate_up", "shared_out")
+        if spec.gates_shared:
+            yield from _linear("mlp.shared_expert_gate", "shared_gate", (1, hidden), False)
+
+
 def _mlp(spec: ModelSpec, hf_name: str, gate_up: str, out: str) -> Iterator[tuple[str, TensorPlace]]:
     hidden = spec.hidden_size
     inner = spec.intermediate_size
-    yield from _linear(f"{hf_name}.gate_proj", gate_up, (inner, hidden), spec.mlp_bias)
-    yield from _linear(f"{hf_name}.up_proj", gate_up, (inner, hidden), spec.mlp_bias, row_start=inner)
+    for place, module in enumerate(("gate_proj", "up_proj")[-spec.num_first_products :]):
+        yield from _linear(f"{hf_name}.{module}", gate_up, (inner, hidden), spec.mlp_bias, row_start=place * inner)
     yield from _linear(f"{hf_name}.down_proj", out, (hidden, inner), spec.mlp_bias)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from forerun.checkpoints.families.family import Family
 from forerun.checkpoints.families.known import BY_NAME
 from forerun.checkpoints.huggingface.names import HEAD_NAME, TensorPlace, fused_of
 from forerun.checkpoints.safetensors.header import StoredTensor
@@ -15,12 +16,17 @@ INSIDE: Final = re.compile(r"(language_model\.model\.|model\.language_model\.)(?
 INSIDE_HEAD: Final = f"language_model.{HEAD_NAME}"
 # The parts of such a model that a text does not need.
 OTHERS: Final = re.compile(
-    r"((model\.)?(vision_tower|vision_model|visual|multi_modal_projector|audio_tower|embed_vision|embed_audio)|mtp)\..+"
+    r"((model\.)?(vision_tower|vision_model|visual|multi_modal_projector|audio_tower|embed_vision|embed_audio))\..+"
 )
-STACKED: Final = re.compile(r"(?P<experts>model\.layers\.\d+\.mlp\.experts\.)(?P<weight>gate_up_proj|down_proj)")
+STACKED: Final = re.compile(
+    r"(?P<experts>model\.layers\.\d+\.mlp\.experts\.)(?P<weight>gate_up_proj|down_proj)(\.weight)?"
+)
 STACKED_PARTS: Final = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
 UNUSED_OF_BORROWERS: Final = ("k_proj", "v_proj", "k_norm")
-MODULE: Final = re.compile(r"(?P<layer>model\.layers\.\d+\.|blk\.\d+\.|model\.)(?P<module>.+)\.(?P<kind>weight|bias)")
+MODULE: Final = re.compile(
+    r"(?P<layer>model\.layers\.\d+\.|blk\.\d+\.|model\.)(?P<module>.+?)(?P<kind>\.weight|\.bias|)"
+)
+EXPERT: Final = re.compile(r"(?<=\.experts\.)\d+")
 
 
 def plain_names(
@@ -39,14 +45,30 @@ def plain_names(
                 continue
             inside = INSIDE.fullmatch(name)
             name = f"model.{inside['rest']}" if inside else HEAD_NAME if name == INSIDE_HEAD else name
+        name = renamed(name, family)
         for one, part in experts_of(name, tensor, spec.num_experts if not family.stacks_experts else 0):
-            named |= split(one, part, fused, plan, family.renamed)
+            named |= split(one, part, fused, plan)
     for layer in filter(spec.borrows, range(spec.num_layers)):
         for module in UNUSED_OF_BORROWERS:  # some files hold them
             named.pop(f"model.layers.{layer}.self_attn.{module}.weight", None)
     if family.keys_are_values:
         named |= values_from_keys(named, plan)
     return named
+
+
+def renamed(name: str, family: Family) -> str:
+    """The name of a tensor with Llama's name of its module."""
+    if name.startswith(family.prefix):
+        name = f"model.{name.removeprefix(family.prefix)}"
+    match = MODULE.fullmatch(name)
+    if match is None:
+        return name
+    module = match["module"]
+    expert = EXPERT.search(module)
+    plain = family.renamed.get(EXPERT.sub("*", module), module)
+    if expert is not None:
+        plain = plain.replace("*", expert[0])
+    return f"{match['layer']}{plain}{match['kind']}"
 
 
 def experts_of(name: str, tensor: StoredTensor, num_experts: int) -> Iterator[tuple[str, StoredTensor]]:
@@ -76,7 +98,6 @@ def split(
     tensor: StoredTensor,
     fused: Mapping[str, Sequence[str]],
     plan: Mapping[str, TensorPlace],
-    renamed: Mapping[str, str],
 ) -> dict[str, StoredTensor]:
     """The parts of a tensor by their names; the tensor itself if it is not fused, or not of the parts' size."""
     match = MODULE.fullmatch(name)
@@ -85,12 +106,11 @@ def split(
     module = match["module"]
     layer = match["layer"]
     kind = match["kind"]
-    names = [f"{layer}{part}.{kind}" for part in fused.get(module, ())]
+    names = [f"{layer}{part}{kind}" for part in fused.get(module, ())]
     sizes = [plan[part].shape[0] if part in plan else 0 for part in names]
     if names and tensor.shape and tensor.shape[0] == sum(sizes):
         return dict(zip(names, rows_of(tensor, names, sizes), strict=True))
-    plain = f"{layer}{renamed.get(module, module)}.{kind}"
-    return {plain: replace(tensor, name=plain)}
+    return {name: replace(tensor, name=name)}
 
 
 def rows_of(tensor: StoredTensor, names: Sequence[str], sizes: Sequence[int]) -> Iterator[StoredTensor]:

@@ -68,6 +68,7 @@ class NamedModel:
         origins: where to get it, the best first. A worse origin that is already on this machine is preferred to a
             better one that would have to be downloaded.
         draft: name of a draft model with the same tokens: another short name, or a draft in the package.
+        is_plain: torch's kernels alone run it, with plain weights of 16 bits in memory.
         gain: what guesses gained with it on every machine in README's table, as the end of a sentence; None if it was
             not measured, or gained nothing on some of them.
     """
@@ -81,6 +82,11 @@ class NamedModel:
     origins: tuple[ModelOrigin, ...]
     draft: str | None = None
     gain: str | None = None
+    is_plain: bool = False
+
+    def weights_bytes(self, num_bytes: int) -> int:
+        """Memory that the weights of a file of this size take."""
+        return max(num_bytes, 2 * self.num_parameters) if self.is_plain else num_bytes
 
     @property
     def num_bytes(self) -> int:
@@ -146,5 +152,6 @@ def _model(row: Mapping[str, Any], name: str, origins: tuple[ModelOrigin, ...]) 
         licence_source=f"https://huggingface.co/{row['model']}",
         origins=origins,
         draft=row.get("draft"),
+        is_plain=row.get("is_plain", False),
         gain=row.get("gain") if name == row["name"] else None,
     )

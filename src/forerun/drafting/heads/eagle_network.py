@@ -7,7 +7,7 @@ D head size, W rows of the head's output; dots stand for texts.
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from forerun.drafting.heads.eagle import EagleSpec
 from forerun.drafting.heads.eagle_program import EagleWeights, eagle_program
 from forerun.drafting.heads.executor import HeadExecutor, all_known, rotations
 from forerun.drafting.heads.features import TextFeatures
-from forerun.drafting.heads.kind import StoredHead
+from forerun.drafting.heads.kind import HeadSpec, StoredHead
 from forerun.drafting.heads.layer import Embed, HeadLayer, HeadWeights, Linear, attend, rms
 from forerun.drafting.heads.loading import HeadLoading, load_with_cache
 from forerun.drafting.heads.rows import HeadRows
@@ -104,10 +104,25 @@ class TorchEagleHead(EagleHead):
         return stream
 
 
-class EagleExecutor(HeadExecutor):
-    """An EAGLE-3 head in torch, with its cache."""
+class StateHead(Protocol):
+    """A head in torch whose rows start from the target's state, or from the row before; see `TorchEagleHead`."""
 
-    def __init__(self, head: TorchEagleHead, cache: TreeCache) -> None:
+    @property
+    def spec(self) -> HeadSpec: ...
+
+    def states(self, features: Tensor) -> Tensor: ...
+
+    def step(self, ids: Tensor, states: Tensor, cos_sin: Tensor, mix: Mix) -> Tensor: ...
+
+    def logits(self, outputs: Tensor) -> Tensor: ...
+
+    def next_states(self, outputs: Tensor) -> Tensor: ...
+
+
+class EagleExecutor(HeadExecutor):
+    """An EAGLE-3 head, or another one with such rows, in torch, with its cache."""
+
+    def __init__(self, head: StateHead, cache: TreeCache) -> None:
         super().__init__(head.spec.body, cache, head.states)
         self.head = head
         self.cos_sin_P2D = rotations(head.spec.body, cache)

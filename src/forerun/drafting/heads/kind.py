@@ -3,7 +3,7 @@
 Nothing here needs torch before weights are read, so that commands describe a head without it.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
@@ -18,6 +18,8 @@ from forerun.drafting.heads.vocabulary_map import MAP, read_target_ids
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+    from forerun.checkpoints.source import CheckpointSource
 
 Shape: TypeAlias = tuple[int, ...]
 Shapes: TypeAlias = Mapping[str, Shape]  # of all tensors of a head, the first layer being "layers.0."
@@ -90,6 +92,12 @@ class HeadSpec(Protocol):
         return []
 
 
+def shape_of(parts: Sequence[StoredTensor]) -> Shape:
+    """The shape of a weight whose rows are those of these tensors."""
+    first = parts[0].shape
+    return first if len(parts) == 1 else (sum(part.shape[0] for part in parts), *first[1:])
+
+
 def features_text(num_taps: int, layers: str) -> str:
     """The features of a token, in words."""
     return f"{num_taps} features a token, after the target's layers {layers}, counted from 0"
@@ -113,6 +121,20 @@ class GgufForm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InnerHead:
+    """A head in the files of its target.
+
+    Args:
+        tensors: by our names; those of a weight in the order of their rows.
+        norm_offset: the number that is added to the weight of a norm.
+    """
+
+    spec: HeadSpec
+    tensors: Mapping[str, list[StoredTensor]]
+    norm_offset: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HeadKind:
     """A kind of draft head: all that differs from other kinds.
 
@@ -124,6 +146,7 @@ class HeadKind:
         network: the module of `drafting.heads` whose `load(StoredHead, HeadLoading)` gives the drafter. It is imported
             when a head is loaded, because it needs torch.
         gguf: how GGUF files hold such heads; None: they do not.
+        find_inside: finds a head of this kind in the files of its target; None: it has files of its own.
     """
 
     plural: str
@@ -132,6 +155,7 @@ class HeadKind:
     read: Callable[[JsonFile, Shapes], HeadSpec]
     network: str
     gguf: GgufForm | None = None
+    find_inside: "Callable[[CheckpointSource], InnerHead | None] | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,10 +164,11 @@ class StoredHead:
 
     Args:
         name: the name that the user gave.
-        tensors: by the names that all dialects share.
+        tensors: by the names that all dialects share; those of a weight in the order of their rows.
         ids: its tensors of token ids, likewise.
         is_offset: its map holds differences: the target's id of the head's token j is j + map[j]; else ids.
         is_paired: llama.cpp's order of rotated dimensions.
+        norm_offset: the number that is added to the weight of a norm.
         verifier: the target that it was trained for, if the files name it.
     """
 
@@ -154,12 +179,13 @@ class StoredHead:
     ids: Mapping[str, StoredTensor]
     is_offset: bool = True
     is_paired: bool = False
+    norm_offset: float = 0.0
     verifier: str = ""
 
     @property
     def num_parameters(self) -> int:
         """Stored weights, without those of the target that it uses."""
-        return sum(prod(tensor.shape) for (tensor,) in self.tensors.values())
+        return sum(prod(shape_of(parts)) for parts in self.tensors.values())
 
     def weights(self, *, dtype: "torch.dtype", device: str) -> "dict[str, Tensor]":
         """All weights by their names, as plain values."""
@@ -167,10 +193,11 @@ class StoredHead:
         from forerun.model.rope import head_order
 
         head_dim = self.spec.body.head_dim
-        order = head_order(head_dim, head_dim, is_interleaved=self.is_paired)
-        traits = Traits(head_order=order, head_dim=head_dim)
+        rotated = self.spec.body.rope.rotated_dims or head_dim
+        order = head_order(rotated, head_dim, is_interleaved=self.is_paired)
+        traits = Traits(head_order=order, head_dim=head_dim, norm_offset=self.norm_offset)
         stored = StoredWeights(self.tensors, traits=traits, dtype=dtype, device=device)
-        return {name: stored.tensor(name).view(tensor.shape) for name, (tensor,) in self.tensors.items()}
+        return {name: stored.tensor(name).view(shape_of(parts)) for name, parts in self.tensors.items()}
 
     def target_ids(self) -> "Tensor | None":
         """int64 [W], the target's tokens that the head's W outputs stand for, ascending; None: the same ids."""

@@ -5,5 +5,6 @@ from typing import Final
 from forerun.drafting.heads.assistant import ASSISTANT
 from forerun.drafting.heads.dflash import DFLASH
 from forerun.drafting.heads.eagle import EAGLE
+from forerun.drafting.heads.mtp import MTP
 
-ALL: Final = (ASSISTANT, DFLASH, EAGLE)
+ALL: Final = (ASSISTANT, DFLASH, EAGLE, MTP)

@@ -17,7 +17,7 @@ from forerun.core.errors import CheckpointError
 from forerun.core.json_file import JsonFile, short
 from forerun.drafting.heads.config import FC, SPECULATORS_KEY, has_fc
 from forerun.drafting.heads.gguf import folder_name
-from forerun.drafting.heads.kind import HeadKind, HeadSpec, Shapes, StoredHead
+from forerun.drafting.heads.kind import HeadKind, HeadSpec, Shapes, StoredHead, shape_of
 from forerun.drafting.heads.known import ALL
 from forerun.model.gguf_block_types import BLOCKS
 
@@ -41,6 +41,28 @@ def find_head(source: CheckpointSource) -> StoredHead | None:
             return _gguf_head(source)
         case _:
             return None
+
+
+def find_inner_head(source: CheckpointSource) -> StoredHead | None:
+    """The draft head in a whole model's own files; None without one whose tensors are as forerun knows them."""
+    for kind in ALL:
+        found = None if kind.find_inside is None else kind.find_inside(source)
+        if found is None:
+            continue
+        shapes = {name: shape_of(parts) for name, parts in found.tensors.items()}
+        needed = dict(found.spec.needed_shapes())
+        is_whole = needed.items() <= shapes.items() <= (needed | dict(found.spec.allowed_shapes(shapes))).items()
+        if is_whole and all(part.dtype in WEIGHTS for parts in found.tensors.values() for part in parts):
+            return StoredHead(
+                name=source.name,
+                kind=kind,
+                spec=found.spec,
+                tensors=found.tensors,
+                ids={},
+                norm_offset=found.norm_offset,
+                verifier=source.name,
+            )
+    return None
 
 
 def require_model(source: CheckpointSource) -> CheckpointSource:

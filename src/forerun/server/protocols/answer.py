@@ -12,7 +12,7 @@ from forerun.core.steps import DecodeStep, FinishReason, Generation, PrefillStep
 from forerun.server.protocols.errors import ApiError
 from forerun.server.protocols.forerun_key import RoundDetails
 from forerun.server.protocols.generation_request import GenerationRequest
-from forerun.server.protocols.logprobs import TokenEntry, TokenLogprobs
+from forerun.server.protocols.logprobs import PromptLogprobs, TokenEntry, TokenLogprobs
 from forerun.server.protocols.sse import Body
 from forerun.text.output.events import CallArguments, CallEnded, CallStarted, Content, OutputEvent, Reasoning
 from forerun.text.tokenizer import Tokenizer
@@ -98,10 +98,15 @@ class AnswerChoice:
 
     Args:
         echo: the prompt, if the text begins with it.
+        first_prompt_id: the prompt's first token.
     """
 
-    def __init__(self, tokenizer: Tokenizer, parser: EventParser, *, echo: str, has_details: bool) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, parser: EventParser, *, echo: str, has_details: bool, first_prompt_id: int = 0
+    ) -> None:
         self.echo = echo
+        self._tokenizer = tokenizer
+        self._first_prompt_id = first_prompt_id
         self._parser = parser
         self._details = RoundDetails(tokenizer) if has_details else None
         self._logprobs = TokenLogprobs(tokenizer, offset=len(echo))
@@ -138,6 +143,12 @@ class AnswerChoice:
         """Add the result; a text of no tokens has no rounds."""
         self.result = result
         self.finish = self.finish or FinishReason.LENGTH
+
+    @property
+    def prompt_logprobs(self) -> PromptLogprobs:
+        """Those of the prompt's tokens, once the text is complete."""
+        items = () if self.result is None else self.result.prompt_logprobs
+        return PromptLogprobs(self._tokenizer, self._first_prompt_id, items)
 
     def _add(self, event: OutputEvent) -> None:
         match event:
@@ -210,6 +221,10 @@ class Answer:
     def results(self) -> list[Generation]:
         """The results of the texts that are complete."""
         return [choice.result for choice in self.choices if choice.result is not None]
+
+    def prompt_logprobs(self, index: int) -> PromptLogprobs:
+        """Those of the prompt of a text; they are read with the first text of each prompt."""
+        return self.choices[index - index % self.request.num_choices].prompt_logprobs
 
     @property
     def num_cached_tokens(self) -> int:

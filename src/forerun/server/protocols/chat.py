@@ -4,13 +4,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Final, Literal
 
-from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema
+from pydantic import ConfigDict, StringConstraints, WithJsonSchema
 
 from forerun.server.protocols.answer import Answer, AnswerChoice, ParsedRound
 from forerun.server.protocols.conversation import ConversationFields, conversation
 from forerun.server.protocols.described import TOOL_CHOICE
-from forerun.server.protocols.fields import Fields, Limit, Object, Parts, TextPart, first_limit, thought_limit
-from forerun.server.protocols.fields import whole as as_whole
+from forerun.server.protocols.fields import (
+    Fields,
+    Limit,
+    NumLikeliest,
+    Object,
+    Parts,
+    TextPart,
+    first_limit,
+    has,
+    is_true,
+    thought_limit,
+)
 from forerun.server.protocols.generation_request import GenerationRequest
 from forerun.server.protocols.logprobs import chat_logprobs
 from forerun.server.protocols.openai_writer import OpenaiWriter, finish_of, reported, usage_so_far
@@ -39,9 +49,11 @@ class PredictedContent(Fields):
 class ChatRequest(ConversationFields, ShapedFields):
     """POST /v1/chat/completions."""
 
+    model_config = ConfigDict(json_schema_extra={"not": {"allOf": [is_true("stream"), has("prompt_logprobs")]}})
     max_completion_tokens: Limit | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20), BeforeValidator(as_whole)] | None = None
+    top_logprobs: NumLikeliest | None = None
+    prompt_logprobs: NumLikeliest | None = None
     prediction: PredictedContent | None = None
     tool_choice: Annotated[str | Object, WithJsonSchema(TOOL_CHOICE)] | None = None
     parallel_tool_calls: bool | None = None
@@ -95,13 +107,14 @@ def read(request: ChatRequest) -> GenerationRequest:
     prompt, unread = conversation(request, use, effort=request.effort(), thinks=request.thinks())
     prompt = replace(prompt, max_thought_tokens=request.max_thought_tokens())
     return GenerationRequest(
-        **request.common(logprobs=request.num_logprobs()),
+        **request.common(logprobs=request.num_logprobs(), prompt_logprobs=request.prompt_logprobs),
         prompt=prompt,
         param="messages",
         limit=first_limit(request.max_completion_tokens, request.max_tokens, request.n_predict),
         **request.shape(),
         prediction="" if request.prediction is None else request.prediction.text(),
         ignored=[*request.others, *ignored, *unread],
+        source=request,
     )
 
 
@@ -132,7 +145,8 @@ class ChatWriter(OpenaiWriter):
 
     def whole(self) -> Body:
         choices = [choice_body(index, choice) for index, choice in enumerate(self._answer.choices)]
-        return {"object": "chat.completion", **self._about, "choices": choices, **reported(self._answer)}
+        prompt = self._answer.prompt_logprobs(0).by_id(self._answer.request.sampling.get("prompt_logprobs"))
+        return {"object": "chat.completion", **self._about, "choices": choices, **prompt, **reported(self._answer)}
 
 
 def deltas_of(events: Sequence[OutputEvent]) -> Sequence[Body]:

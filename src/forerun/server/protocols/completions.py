@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from forerun.server.protocols.answer import Answer, AnswerChoice, ParsedRound
 from forerun.server.protocols.errors import invalid
-from forerun.server.protocols.fields import Ids, Text, first_limit, has
-from forerun.server.protocols.fields import whole as as_whole
+from forerun.server.protocols.fields import Ids, NumLikeliest, Text, first_limit, has, is_true
 from forerun.server.protocols.generation_request import GenerationRequest, Middle, PlainTexts
 from forerun.server.protocols.logprobs import text_logprobs
 from forerun.server.protocols.openai_writer import OpenaiWriter, finish_of, reported, usage_so_far
@@ -21,13 +20,14 @@ from forerun.text.output.events import Content
 DEFAULT_TOKENS: Final = 16  # OpenAI's
 
 
-ECHO_WITH_LOGPROBS: Final[Any] = {"allOf": [has("echo", "logprobs"), {"properties": {"echo": {"const": True}}}]}
+ECHO_WITH_LOGPROBS: Final[Any] = {"allOf": [is_true("echo"), has("logprobs")]}
+OF_PROMPT: Final[Any] = {"anyOf": [ECHO_WITH_LOGPROBS, has("prompt_logprobs")]}
 
 
 class CompletionRequest(ShapedFields):
     """POST /v1/completions."""
 
-    model_config = ConfigDict(json_schema_extra={"not": ECHO_WITH_LOGPROBS})
+    model_config = ConfigDict(json_schema_extra={"not": {"allOf": [is_true("stream"), OF_PROMPT]}})
     prompt: (
         Text
         | Annotated[list[Text], Field(min_length=1, max_length=16, fail_fast=True)]
@@ -36,7 +36,8 @@ class CompletionRequest(ShapedFields):
     )
     echo: bool | None = None
     suffix: str | None = None
-    logprobs: Annotated[int, Field(ge=0, le=20), BeforeValidator(as_whole)] | None = None
+    logprobs: NumLikeliest | None = None
+    prompt_logprobs: NumLikeliest | None = None
 
     def prompts(self) -> Sequence[str | Sequence[int]]:
         """All prompts, as texts or as lists of token ids."""
@@ -44,6 +45,11 @@ class CompletionRequest(ShapedFields):
         if isinstance(given, str):
             return [given]
         return [given] if isinstance(given[0], int) else given
+
+    def num_prompt_logprobs(self) -> int | None:
+        """Alternatives per token of the prompt; None for no log-probabilities."""
+        asked = (self.prompt_logprobs, self.logprobs if self.echo else None)
+        return max((number for number in asked if number is not None), default=None)
 
 
 def read(request: CompletionRequest) -> GenerationRequest:
@@ -53,17 +59,15 @@ def read(request: CompletionRequest) -> GenerationRequest:
         ApiError: fields contradict each other, or are not supported.
     """
     refuse_unsupported(request.others)
-    if request.echo and request.logprobs is not None:
-        name = "echo with logprobs"
-        raise invalid(f"{name} is not supported by this version.", param=name, code=UNSUPPORTED)
     limits = (request.max_tokens, request.n_predict, DEFAULT_TOKENS)
     return GenerationRequest(
-        **request.common(logprobs=request.logprobs),
+        **request.common(logprobs=request.logprobs, prompt_logprobs=request.num_prompt_logprobs()),
         prompt=prompt_of(request),
         param="prompt",
         limit=first_limit(*limits),
         **request.shape(),
         ignored=tuple(request.others),
+        source=request,
     )
 
 
@@ -75,6 +79,9 @@ def prompt_of(request: CompletionRequest) -> PlainTexts | Middle:
     (prompt,) = prompts if len(prompts) == 1 else (None,)
     if not isinstance(prompt, str):
         raise invalid("suffix: filling in before a suffix needs a single text as the prompt.", param="suffix")
+    if request.echo and request.logprobs is not None:
+        message = "suffix: echo with logprobs has no place for a suffix: leave one of the three out."
+        raise invalid(message, param="suffix", code=UNSUPPORTED)
     return Middle(prefix=prompt, suffix=request.suffix, echoes=bool(request.echo))
 
 
@@ -98,15 +105,21 @@ class CompletionsWriter(OpenaiWriter):
         return self._chunk(index, text, logprobs=logprobs, **extra, **usage_so_far(self._answer))
 
     def whole(self) -> Body:
-        choices = [choice_body(index, choice) for index, choice in enumerate(self._answer.choices)]
+        choices = [self._choice(index, choice) for index, choice in enumerate(self._answer.choices)]
         return {"object": "text_completion", **self._about, "choices": choices, **reported(self._answer)}
 
-
-def choice_body(index: int, choice: AnswerChoice) -> Body:
-    """A whole text."""
-    text = choice.echo + choice.content
-    logprobs = text_logprobs(choice.logprobs)
-    return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_of(choice)}
+    def _choice(self, index: int, choice: AnswerChoice) -> Body:
+        """A whole text."""
+        request: CompletionRequest = self._answer.request.source
+        prompt = self._answer.prompt_logprobs(index)
+        echoed = prompt.entries(request.logprobs) if request.echo and request.logprobs is not None else []
+        return {
+            "index": index,
+            "text": choice.echo + choice.content,
+            "logprobs": text_logprobs(choice.logprobs, echoed),
+            "finish_reason": finish_of(choice),
+            **prompt.by_id(request.prompt_logprobs),
+        }
 
 
 PROTOCOL: Final = ApiProtocol(

@@ -4,8 +4,9 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
 
-from forerun.core.config import NUM_SEEDS
+from forerun.core.config import MOST_LOGPROBS, NUM_SEEDS
 from forerun.server.protocols.errors import invalid
+from forerun.server.protocols.unsupported import UNSUPPORTED
 
 MAX_TOKENS: Final = 2**20  # ids of a prompt: more than any model's context
 TOKEN_IDS: Final = 2**31  # more than any vocabulary
@@ -41,6 +42,11 @@ def has(*names: str) -> Object:
     return {"required": [*names], "properties": {name: {"not": {"type": "null"}} for name in names}}
 
 
+def is_true(name: str) -> Object:
+    """A JSON schema that requires this field to be true."""
+    return {"required": [name], "properties": {name: {"const": True}}}
+
+
 StopText: TypeAlias = Annotated[str, StringConstraints(max_length=1024)]
 StopTexts: TypeAlias = Annotated[list[StopText], Field(max_length=64)]
 TokenId: TypeAlias = Annotated[int, Field(ge=0, lt=TOKEN_IDS)]
@@ -50,6 +56,7 @@ Limit: TypeAlias = Annotated[int, Field(ge=-1), BeforeValidator(whole)]  # -1: a
 Name: TypeAlias = Annotated[str, StringConstraints(max_length=256)]
 Temperature: TypeAlias = Annotated[float, Field(ge=0.0, le=5.0)]
 Share: TypeAlias = Annotated[float, Field(ge=0.0, le=1.0)]
+NumLikeliest: TypeAlias = Annotated[int, Field(ge=0, le=MOST_LOGPROBS), BeforeValidator(whole)]
 TopK: TypeAlias = Annotated[int, Field(ge=-1, le=2**20), BeforeValidator(whole)]
 # fail_fast: an error report for every item could take a thousand times the memory of the list itself.
 Ids: TypeAlias = Annotated[
@@ -155,7 +162,17 @@ class WritingFields(Fields):
     forerun: ForerunOptions | None = None
 
     def common(self, **sampling: Any) -> dict[str, Any]:
-        """The arguments of `GenerationRequest` that these fields give, with further fields of SamplingParams."""
+        """The arguments of `GenerationRequest` that these fields give, with further fields of SamplingParams.
+
+        Raises:
+            ApiError: log-probabilities of the prompt are asked of a stream.
+        """
+        if self.stream and sampling.get("prompt_logprobs") is not None:
+            raise invalid(
+                "stream: log-probabilities of a prompt come only with a whole answer: leave stream out.",
+                param="stream",
+                code=UNSUPPORTED,
+            )
         options = self.forerun or ForerunOptions()
         stream_options = self.stream_options or StreamOptions()
         return {

@@ -1,9 +1,10 @@
-"""Log-probabilities in the formats of OpenAI's chat and completions: those of the target, before temperature, penalties
-and filters.
+"""Log-probabilities in the formats of OpenAI's chat and completions, and of vLLM's prompts: those of the target, before
+temperature, penalties and filters.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Final
 
 from forerun.core.steps import DecodeStep, TokenLogprob
@@ -47,27 +48,77 @@ class TokenLogprobs:
 
     def of(self, step: DecodeStep) -> list[TokenEntry]:
         """The entries of a step's tokens; none if the request wants none."""
-        entries = [self._entry(item) for item in step.logprobs]
-        if entries and step.finish is not None:
-            entries[-1] = replace(entries[-1], text=entries[-1].text + self._pieces.flush())
-        return entries
+        entries = [self.entry(item.token_id, item.logprob, item.top) for item in step.logprobs]
+        return self.ended(entries) if step.finish is not None else entries
 
-    def _entry(self, item: TokenLogprob) -> TokenEntry:
-        text = self._pieces.feed((item.token_id,))
+    def entry(self, token_id: int, logprob: float, top: Sequence[tuple[int, float]]) -> TokenEntry:
+        """The entry of the next token."""
+        text = self._pieces.feed((token_id,))
         offset = self._offset
         self._offset += len(text)
-        top = [(self._tokenizer.decode((token_id,)), finite(logprob)) for token_id, logprob in item.top]
-        return TokenEntry(text, finite(item.logprob), top, offset)
+        named_top = [(self._tokenizer.decode((other,)), finite(value)) for other, value in top]
+        return TokenEntry(text, finite(logprob), named_top, offset)
+
+    def ended(self, entries: Sequence[TokenEntry]) -> list[TokenEntry]:
+        """The text's last entries; the last one gets the text that was still held back."""
+        return [*entries[:-1], *(replace(last, text=last.text + self._pieces.flush()) for last in entries[-1:])]
 
 
-def text_logprobs(entries: Sequence[TokenEntry]) -> Body | None:
-    """Log-probabilities as in OpenAI's completions; None for none."""
+@dataclass(frozen=True, slots=True)
+class PromptLogprobs:
+    """The log-probabilities of a prompt's tokens.
+
+    Args:
+        first_id: the first token, which has none.
+        items: those of the other tokens; empty if none were requested.
+    """
+
+    tokenizer: Tokenizer
+    first_id: int
+    items: Sequence[TokenLogprob]
+
+    def entries(self, num_top: int) -> list[TokenEntry]:
+        """The entries of the tokens, with this many likeliest ones; the first one's log-probability means nothing."""
+        tokens = TokenLogprobs(self.tokenizer, offset=0)
+        first = tokens.entry(self.first_id, 0.0, ())
+        others = [tokens.entry(item.token_id, item.logprob, item.top[:num_top]) for item in self.items]
+        return tokens.ended([first, *others])
+
+    def by_id(self, num_top: int | None) -> Body:
+        """The key `prompt_logprobs` in vLLM's form: for each token, by id, first itself and then the likeliest ones;
+        null for the first token. No key if `num_top` is None.
+        """
+        if num_top is None:
+            return {}
+        text_of = cache(lambda token_id: self.tokenizer.decode((token_id,)))
+
+        def alternatives(item: TokenLogprob) -> Body:
+            found = {item.token_id: (item.num_likelier, item.logprob)}
+            for place, (token_id, logprob) in enumerate(item.top[:num_top]):
+                found.setdefault(token_id, (place, logprob))
+            return {
+                str(token_id): {"logprob": finite(logprob), "rank": place + 1, "decoded_token": text_of(token_id)}
+                for token_id, (place, logprob) in found.items()
+            }
+
+        return {"prompt_logprobs": [None, *map(alternatives, self.items)]}
+
+
+def text_logprobs(written: Sequence[TokenEntry], echoed: Sequence[TokenEntry] = ()) -> Body | None:
+    """Log-probabilities as in OpenAI's completions; None for none.
+
+    Args:
+        echoed: of the prompt before the text; null stands for the log-probability of its first token.
+    """
+    entries = [*echoed, *written]
     if not entries:
         return None
+    nothing = [None] if echoed else []
+    scored = entries[len(nothing) :]
     return {
         "tokens": [entry.text for entry in entries],
-        "token_logprobs": [entry.logprob for entry in entries],
-        "top_logprobs": [likeliest(entry) for entry in entries],
+        "token_logprobs": [*nothing, *(entry.logprob for entry in scored)],
+        "top_logprobs": [*nothing, *map(likeliest, scored)],
         "text_offset": [entry.offset for entry in entries],
     }
 
@@ -97,10 +148,11 @@ def likeliest(entry: TokenEntry) -> dict[str, float]:
     """
     found: dict[str, float] = {}
     for text, logprob in (*entry.top, (entry.text, entry.logprob)):
-        found.setdefault(text, logprob)
+        if logprob is not None:
+            found.setdefault(text, logprob)
     return found
 
 
-def named(text: str, logprob: float) -> Body:
+def named(text: str, logprob: float | None) -> Body:
     """A token in the format of a chat answer."""
     return {"token": text, "logprob": logprob, "bytes": list(text.encode())}

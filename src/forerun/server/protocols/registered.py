@@ -4,14 +4,14 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from forerun.server.protocols import chat, completions, infill, messages, responses
+from forerun.server.protocols import anthropic_messages, chat, completions, infill, responses
 from forerun.server.protocols.errors import ApiError
 from forerun.server.protocols.protocol import ApiProtocol
 
 PROTOCOLS: Final[Sequence[ApiProtocol]] = (
     chat.PROTOCOL,
     completions.PROTOCOL,
-    messages.PROTOCOL,
+    anthropic_messages.PROTOCOL,
     responses.PROTOCOL,
     infill.PROTOCOL,
 )

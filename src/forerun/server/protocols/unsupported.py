@@ -16,7 +16,7 @@ REFUSED: Final[Mapping[str, str]] = {
     **dict.fromkeys(("audio", "modalities"), "this model generates text only."),
     "best_of": "best_of is not supported: ask for n texts and choose one.",
     "min_tokens": "min_tokens is not supported; ignore_eos writes up to max_tokens.",
-    "prompt_logprobs": "prompt_logprobs is not supported.",
+    "prompt_logprobs": "they are a field of chat completions and of completions.",
     "include_stop_str_in_output": "include_stop_str_in_output is not supported.",
     "return_token_ids": "return_token_ids is not supported; forerun.details gives them.",
     "web_search_options": "web search is not supported.",

@@ -111,6 +111,7 @@ class Answering:
                     call.prompt.make_parser(id_maker(f"{hook.key} {index}")),
                     echo=call.prompt.echo,
                     has_details=wanted.shows_details,
+                    first_prompt_id=call.prompt.ids[0],
                 )
                 for index, call in enumerate(self._calls)
             ],
@@ -166,7 +167,10 @@ class Answering:
                     self._finish(event.index, event.body)
         if job.early_end is not None:
             return Response(status_code=GONE)
-        return JSONResponse(self._writer.whole(), headers=self._headers)
+        if self._answer.request.sampling.get("prompt_logprobs") is None:
+            return JSONResponse(self._writer.whole(), headers=self._headers)
+        # Those of a long prompt take seconds to write.
+        return await asyncio.to_thread(lambda: JSONResponse(self._writer.whole(), headers=self._headers))
 
     async def _pinged(self, job: Job) -> AsyncIterator[Event]:
         """The job's events with regular pings."""

@@ -10,6 +10,7 @@ from forerun.server.protocols.generation_request import GenerationRequest
 from forerun.server.work.engine_call import EngineCall, Prompt
 from forerun.server.work.service import Service
 
+MAX_PROMPT_LOGPROBS: Final = 2**19  # of one request; each takes 100 bytes or more
 MAX_CHOICES_MESSAGE: Final = "Too many texts for one request: n times the number of prompts must be at most {}."
 
 
@@ -28,6 +29,7 @@ def engine_calls(
     engine = service.engine
     for name in ("logit_bias", "stop_token_ids"):
         reader.require_vocabulary(tuple(request.sampling.get(name, ())), param=name)
+    require_few_logprobs(request, prompts)
     drafter = named_drafter(request, service)
     calls: list[EngineCall] = []
     for prompt in prompts:
@@ -35,10 +37,11 @@ def engine_calls(
         room = engine.max_length - len(prompt.ids)
         limit = room if request.limit is None else max(1, min(request.limit, room))
         params = sampling_of(request, prompt, engine.default_sampling, max_new_tokens=limit)
+        others = replace(params, prompt_logprobs=None)  # the first text gives them
         calls += [
             EngineCall(
                 prompt=prompt,
-                params=with_own_seed(params, params.seed, number),
+                params=with_own_seed(others if number else params, params.seed, number),
                 drafter=drafter,
                 owner=owner,
                 only_reads=request.limit == 0,
@@ -49,6 +52,18 @@ def engine_calls(
             for number in range(request.num_choices)
         ]
     return calls
+
+
+def require_few_logprobs(request: GenerationRequest, prompts: Sequence[Prompt]) -> None:
+    """Raise ApiError if the log-probabilities of the prompts would take too much memory."""
+    num_top = request.sampling.get("prompt_logprobs")
+    num_tokens = sum(len(prompt.ids) for prompt in prompts)
+    if num_top is not None and num_tokens * (num_top + 1) > MAX_PROMPT_LOGPROBS:
+        raise invalid(
+            f"Log-probabilities of {num_tokens} prompt tokens and of {num_top} others at each place are more than "
+            f"{MAX_PROMPT_LOGPROBS}: ask for fewer at each place, or send fewer prompts at a time.",
+            param=request.param,
+        )
 
 
 def with_own_seed(params: SamplingParams, seed: int | None, number: int) -> SamplingParams:

@@ -1,4 +1,4 @@
-"""GET /v1/models, /version and /props."""
+"""GET /v1/models, /version, /props and /tokenizer_info."""
 
 from typing import Any
 
@@ -38,16 +38,29 @@ async def show_version() -> dict[str, str]:
 @router.get("/props")
 async def show_props(request: Request, model: str | None = None) -> dict[str, Any]:
     """The model's context and chat template, as in llama-server. Without a name, those of the first model."""
-    engine = (service := await service_for(request, model)).engine
-    template = engine.tokenizer.chat_template
+    service = await service_for(request, model)
+    engine = service.engine
     return {
         "default_generation_settings": {"n_ctx": engine.max_length},
         "total_slots": 1,
         "model_alias": service.model_name,
-        "chat_template": "" if template is None else template.source,
-        **({} if template is None else dict(template.special_tokens)),
+        "chat_template": "",
+        **template_parts(service),
         "build_info": f"forerun-{forerun.__version__}",
     }
+
+
+@router.get("/tokenizer_info")
+async def show_tokenizer(request: Request, model: str | None = None) -> dict[str, Any]:
+    """The special tokens and the chat template, as in vLLM: lm-evaluation-harness then asks this server for ids."""
+    service = await service_for(request, model)
+    return {"bos_token": None, "eos_token": None, "chat_template": None, **template_parts(service)}
+
+
+def template_parts(service: Service) -> dict[str, Any]:
+    """The source of the chat template, and the special tokens that it may use; empty if there is no template."""
+    template = service.engine.tokenizer.chat_template
+    return {} if template is None else {"chat_template": template.source, **template.special_tokens}
 
 
 def about(models: ServedModels, service: Service) -> dict[str, Any]:

@@ -11,12 +11,12 @@ from forerun.server.protocols.generation_request import Chat
 from forerun.server.work.answer_grammar import answer_grammar
 from forerun.server.work.engine_call import Prompt
 from forerun.text.chat_template import ChatTemplate
+from forerun.text.control_tokens import SEAM
 from forerun.text.conversation import Message
 from forerun.text.output.messages import prepared
 from forerun.text.output.parser import OutputParser
 from forerun.text.output.thoughts import thought_marks
 from forerun.text.output.traits import TemplateTraits
-from forerun.text.tokenizer import SEAM
 from forerun.wires.bounded_child import LimitError, Limits
 
 if TYPE_CHECKING:  # imports torch, which is loaded in the engine's thread after the server listens

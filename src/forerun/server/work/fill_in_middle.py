@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from forerun.server.protocols.generation_request import Middle
-from forerun.text.tokenizer import SEAM, Tokenizer, any_of
+from forerun.text.control_tokens import SEAM, any_of
+from forerun.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

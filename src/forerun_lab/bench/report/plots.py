@@ -20,9 +20,9 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from forerun_lab.bench.records.metrics import CURVE_SHARES, SLOW, DraftMeasures
 from forerun_lab.bench.report.bootstrap import Estimate
-from forerun_lab.bench.report.columns import milliseconds
 from forerun_lab.bench.report.summary import Row, Summary
 
+ROOM_FOR_LABEL = 1.12  # of the longest bar, on the right of which a label may stand
 TEXT = "#c0ffe0"
 LINES = "#c0ffe1"
 FAINT = "#c0ffe2"
@@ -233,8 +233,11 @@ def ranking(bars: Sequence[tuple[str, float, float, float]], marks: Sequence[flo
             mark = marks[place]
             if mark is not None:
                 axes.plot([mark, mark], [place - 0.42, place + 0.42], color="#c0fff5", linewidth=3)
-                axes.text(mark, place, "  published", fontsize=10, va="center")
+                axes.annotate(
+                    "published", (mark, place), xytext=(6, 0), textcoords="offset points", fontsize=10, va="center"
+                )
         axes.set_yticks(range(len(bars)), [name for name, *_ in bars])
+        axes.set_xlim(0, ROOM_FOR_LABEL * max([*(high for *_, high in bars), *filter(None, marks)]))
         axes.invert_yaxis()
         axes.set_xlabel("tokens/s")
         axes.grid(axis="x")
@@ -306,4 +309,4 @@ def _percent(axis: Any) -> None:
 def _minor(value: float, _: object) -> str:
     """Labels at 2 and 5 times a power of ten."""
     first = f"{value:e}"[0]
-    return milliseconds(value / 1e3).rstrip("0").rstrip(".") if first in "25" else ""
+    return f"{value:g}" if first in "25" else ""

@@ -3,6 +3,7 @@
 from forerun_lab.bench.report.plots import FAINT, TEXT, _picture
 from forerun_lab.bench.report.streams import Stream, changes_of_task, title_of
 
+ROOM_FOR_LEGEND = 1.2  # of the fastest request, above which the legend stands
 SPEED = "#c0fff1"
 BASE = "#c0fff0"
 
@@ -29,9 +30,9 @@ def over_requests(stream: Stream, *, name: str) -> str:
                 [request.number for request in chosen], [request.tokens_per_s or 0.0 for request in chosen], "o",
                 color=SPEED, markerfacecolor=SPEED if is_filled else "none", markersize=6, label=phase,
             )  # fmt: skip
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, ROOM_FOR_LEGEND * axes.get_ylim()[1])
         axes.set_xlabel("number of the request", color=TEXT)
         axes.set_ylabel("tokens/s")
         axes.grid(axis="y")
-        axes.legend(frameon=False, loc="lower right", ncols=4)
+        axes.legend(frameon=False, loc="upper right", ncols=4)
     return finish()

@@ -15,7 +15,7 @@ SpeedOf: TypeAlias = Callable[[Record], float | None]
 Phase: TypeAlias = Literal["optimisation", "acceleration"]
 
 PHASES: Final[tuple[Phase, ...]] = ("optimisation", "acceleration")
-TITLES: Final = ("phase", "requests", "tokens", "tokens/s", "x baseline", "search s", "matchness")
+TITLES: Final = ("phase", "requests", "tokens", "tokens/s", "\N{MULTIPLICATION SIGN} baseline", "search s", "matchness")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

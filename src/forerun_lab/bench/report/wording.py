@@ -132,12 +132,15 @@ def _label(key: str) -> str:
 def _prompts(about: Mapping[str, Any]) -> str | None:
     if "num_prompts" not in about:
         return None
-    return f"{about['num_prompts']} per data set, {about.get('repeats', 1)} repeats each"
+    repeats = about.get("repeats", 1)
+    return f"{about['num_prompts']} per data set, each asked {'once' if repeats == 1 else f'{repeats} times'}"
 
 
 def _fact(key: str, value: Any) -> str:
     if key.endswith("_bytes") and isinstance(value, int | float):
         return f"{value / GIB:.0f} GiB" if value >= GIB else f"{value / (1 << 20):.0f} MiB"
+    if key == "foreign_load":
+        return f"{100 * value:.0f} % of a core"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

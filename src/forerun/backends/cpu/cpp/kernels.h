@@ -11,6 +11,7 @@
 namespace forerun {
 
 constexpr int PANEL = 16;  // adjacent outputs in a packed weight: one vector of partial sums
+constexpr int PAIRS_TOGETHER = 4;  // pairs of panels that are multiplied with a part of the inputs before the next part
 
 // ggml's block formats, in the order of BLOCKS in model/gguf_block_types.py: name, and the fields of BlockLayout (blocks.h).
 // In three parts, since the tiles of each part are a file of their own for the compiler.

@@ -15,6 +15,7 @@
 #include "dispatch.h"
 #include "kernels.h"
 #include "matrix_unit.h"
+#include "pool.h"
 #include "simd.h"
 #include "tiles.h"
 
@@ -24,7 +25,7 @@ namespace {
 constexpr int CHUNK_ROWS = 96;  // rows that are multiplied with one panel after another
 constexpr int BLOCK_BYTES = 4096;  // of a panel that stay in the L1 cache, together with as many of the next block
 constexpr int MANY_ROWS_BLOCK_BYTES = 8192;  // the same for many rows: fewer sums to load and store
-constexpr int MANY_ROWS = 16;  // from this many rows on, codes are unpacked once for all rows
+constexpr int PART_BYTES = 512 * 1024;  // of the rows' inputs, which stay in the L2 cache meanwhile
 
 inline const Tiles& tiles_of(const Linear& linear) {
 #define FORERUN_CASE_OF(name, ...) \
@@ -42,10 +43,11 @@ inline int input_bits(const Linear& linear) {
     return 8 * tiles_of(linear).input_bytes;
 }
 
-// The unit takes sixteen rows at a time, in the time that the other instructions take for 12, or for 14 of bytes.
+// The unit takes sixteen rows at a time, in the time that the other instructions take for 12, or for 14 of bytes or of groups
+// of 16.
 inline bool is_for_unit(const Linear& linear, int num_rows) {
     const int num_tiles = (num_rows + UNIT_ROWS - 1) / UNIT_ROWS;
-    return tiles_of(linear).run_by_unit && num_rows >= (input_bits(linear) == 8 ? 14 : 12) * num_tiles;
+    return tiles_of(linear).run_by_unit && num_rows >= (input_bits(linear) == 8 || linear.group == 16 ? 14 : 12) * num_tiles;
 }
 
 inline int tile_bytes(const Linear& linear, int num_rows) {
@@ -63,7 +65,7 @@ struct Work {
 
     Work(const Linear& of, Rows rows, int num_rows) : linear(of), tiles(tiles_of(of)), x(rows) {
         streams = linear.streams && can_stream();
-        is_many = tiles.run_many && num_rows >= MANY_ROWS;
+        is_many = tiles.run_many && num_rows >= simd::MANY_ROWS;
         num_steps = linear.padded_in / tiles.inputs;
         group_steps = tiles.by_groups ? linear.group / tiles.inputs : 1;
         row_groups = tiles.by_groups ? linear.padded_in / linear.group : 0;
@@ -74,6 +76,13 @@ struct Work {
         const int num_blocks = (num_groups + most - 1) / most;
         block_steps = (num_groups + num_blocks - 1) / num_blocks * group_steps;
         panel_bytes = static_cast<int64_t>(num_steps) * tiles.step_bytes;
+    }
+
+    // Steps whose inputs of so many rows stay in the L2 cache: whole blocks.
+    int part_steps(int num_rows) const {
+        const int64_t bytes = static_cast<int64_t>(num_rows) * block_steps * tiles.inputs * (x.by_tiles ? 4 : 2);
+        const int num_blocks = static_cast<int>(PART_BYTES / bytes);
+        return num_blocks > 1 ? num_blocks * block_steps : block_steps;
     }
 
     const char* weights(int panel, int step) const {
@@ -202,30 +211,52 @@ void finish(const Linear& linear, const float* sums, int row, int panel, int num
     }
 }
 
-// Multiplies rows [row, row + num_rows), at most CHUNK_ROWS, with a pair of panels; `next` is the next panel.
-void multiply_panels(const Work& work, int row, int num_rows, int panel, int num_panels, int next, const Output& out) {
-    alignas(64) float sums[CHUNK_ROWS * SUMS_STRIDE];
+// Multiplies rows [row, row + num_rows), at most CHUNK_ROWS, with some pairs of panels, at most PAIRS_TOGETHER; `next` is the
+// panel after them. All pairs are multiplied with a part of the rows' inputs before the next part.
+void multiply_panels(const Work& work, int row, int num_rows, Slice panels, int next, const Output& out) {
+    alignas(64) float sums[PAIRS_TOGETHER][CHUNK_ROWS * SUMS_STRIDE];
     const int zeroed = work.x.by_tiles ? (num_rows + UNIT_ROWS - 1) / UNIT_ROWS * UNIT_ROWS : num_rows;
-    for (int i = 0; i < zeroed * PAIR; i++) simd::store(sums + i * PANEL, simd::zero());
-    for (int step = 0; step < work.num_steps; step += work.block_steps) {
-        const int next_step = step + work.block_steps;
-        const char* ahead = next_step < work.num_steps ? work.weights(panel, next_step) : work.weights(next, 0);
-        multiply_block(work, row, num_rows, panel, num_panels, step, ahead, sums);
+    const int num_pairs = (panels.end - panels.begin + PAIR - 1) / PAIR;
+    for (int pair = 0; pair < num_pairs; pair++)
+        for (int i = 0; i < zeroed * PAIR; i++) simd::store(sums[pair] + i * PANEL, simd::zero());
+    const auto panels_of = [&](int pair) {
+        const int begin = panels.begin + pair * PAIR;
+        return Slice{begin, begin + PAIR < panels.end ? begin + PAIR : panels.end};
+    };
+    const int part_steps = work.part_steps(num_rows);
+    for (int part = 0; part < work.num_steps; part += part_steps) {
+        const int part_end = part + part_steps < work.num_steps ? part + part_steps : work.num_steps;
+        for (int pair = 0; pair < num_pairs; pair++) {
+            const Slice two = panels_of(pair);
+            const bool is_last = pair + 1 == num_pairs;
+            const char* behind = !is_last ? work.weights(two.end, part)
+                                          : part_end < work.num_steps ? work.weights(panels.begin, part_end) : work.weights(next, 0);
+            for (int step = part; step < part_end; step += work.block_steps) {
+                const int next_step = step + work.block_steps;
+                const char* ahead = next_step < part_end ? work.weights(two.begin, next_step) : behind;
+                multiply_block(work, row, num_rows, two.begin, two.end - two.begin, step, ahead, sums[pair]);
+            }
+        }
     }
-    for (int r = 0; r < num_rows; r++) finish(work.linear, sums + r * SUMS_STRIDE, row + r, panel, num_panels, out);
+    for (int pair = 0; pair < num_pairs; pair++)
+        for (int r = 0; r < num_rows; r++) {
+            const Slice two = panels_of(pair);
+            finish(work.linear, sums[pair] + r * SUMS_STRIDE, row + r, two.begin, two.end - two.begin, out);
+        }
 }
 
 void linear(const Linear& linear, Rows x, int num_rows, int panel_begin, int panel_end, Output out) {
+    constexpr int TOGETHER = PAIR * PAIRS_TOGETHER;
     const Work work(linear, x, num_rows);
     const UnitInUse unit(x.by_tiles, linear);
     for (int row = 0; row < num_rows; row += CHUNK_ROWS) {  // their inputs stay in the L2 cache
         const int rows = num_rows - row < CHUNK_ROWS ? num_rows - row : CHUNK_ROWS;
         // With the last rows, prefetch continues into the next slice, which this thread usually gets.
         const int last_read = row + rows < num_rows ? panel_end : num_panels(linear);
-        for (int panel = panel_begin; panel < panel_end; panel += PAIR) {
-            const int num_panels = panel_end - panel < PAIR ? panel_end - panel : PAIR;
-            const int next = panel + 2 * PAIR <= last_read ? panel + PAIR : panel_begin;
-            multiply_panels(work, row, rows, panel, num_panels, next, out);
+        for (int panel = panel_begin; panel < panel_end; panel += TOGETHER) {
+            const int end = panel_end - panel < TOGETHER ? panel_end : panel + TOGETHER;
+            const int next = end + PAIR <= last_read ? end : panel_begin;
+            multiply_panels(work, row, rows, {panel, end}, next, out);
         }
     }
 }

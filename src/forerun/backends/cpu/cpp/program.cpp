@@ -222,7 +222,8 @@ bool Program::linear(const Run& run, const Op& op, Member& self) {
 
 int panels_of_a_tile(const Linear& linear, int num_rows) {
     const int64_t pairs = WEIGHTS_OF_A_TILE * ROWS_AS_DEAR / (ROWS_AS_DEAR + num_rows) / (2 * PANEL * linear.padded_in);
-    return pairs > 1 ? static_cast<int>(2 * pairs) : 2;
+    const int64_t least = num_rows >= ROWS_OF_A_TILE ? PAIRS_TOGETHER : 1;
+    return static_cast<int>(2 * (pairs > least ? pairs : least));
 }
 
 // Computes the products of one part of a linear, which go to the buffer's columns from `column` on.

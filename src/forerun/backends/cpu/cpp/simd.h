@@ -30,6 +30,7 @@
 //   TILE_ROWS, TILE_PANELS   the largest tile whose sums and operands fit into the registers
 //   BLOCK_QUERIES, BLOCK_VECTORS   the same for attention: queries, and vectors of scores or of values
 //   BLOCK_ROWS, UNPACKED_ROWS   rows of the largest tile that unpacks codes on the fly, and of one with unpacked codes
+//   MANY_ROWS             from this many rows on, codes are unpacked once for all rows
 //   low_nibbles, high_nibbles   of each byte
 //   two_bits<RIGHT>       of each byte, from bit RIGHT on
 //   spread_words          sixteen words, in four bytes each: bits 0 to 3, 8 to 11, 4 to 7 and 12 to 15 in the low halves

@@ -266,7 +266,7 @@ constexpr int MOST_BITS_BY_BYTES = 8;
 constexpr int MOST_BITS_BY_BYTES = 6;  // with 8 bits the sum of two products would overflow 16 bits
 #endif
 constexpr int TILE_ROWS = 5, TILE_PANELS = 1;  // ten halves of sums in 16 registers
-constexpr int BLOCK_ROWS = 5, UNPACKED_ROWS = 6;
+constexpr int BLOCK_ROWS = 5, UNPACKED_ROWS = 6, MANY_ROWS = 9;
 constexpr int BLOCK_QUERIES = 6, BLOCK_VECTORS = 1;  // the sums fit into the registers together with the operands
 
 // The same as below for at most 8 rows and 8 words.

@@ -223,7 +223,7 @@ constexpr int TILE_ROWS = 2, BLOCK_ROWS = 2, UNPACKED_ROWS = 2;
 constexpr int TILE_ROWS = 12;  // with two panels 24 sums in 32 registers
 constexpr int BLOCK_ROWS = 8, UNPACKED_ROWS = 8;
 #endif
-constexpr int TILE_PANELS = 2;
+constexpr int TILE_PANELS = 2, MANY_ROWS = 13;
 constexpr int BLOCK_QUERIES = 4, BLOCK_VECTORS = 4;  // the sums fit into the registers together with the operands
 
 // Transposes words [0, num_words) of `num_rows` rows, at most 16 each: word w of row r goes to to[w * to_stride + r].

@@ -242,7 +242,7 @@ inline Dots dot_s8(Dots sum, Bytes a, Bytes b, const char* x) {
 
 constexpr int MOST_BITS_BY_BYTES = 8;
 constexpr int TILE_ROWS = 4, TILE_PANELS = 1;  // sixteen quarters of sums in 32 registers
-constexpr int BLOCK_ROWS = 3, UNPACKED_ROWS = 3;  // 24 quarters, high and low
+constexpr int BLOCK_ROWS = 3, UNPACKED_ROWS = 3, MANY_ROWS = 16;  // 24 quarters, high and low
 constexpr int BLOCK_QUERIES = 6, BLOCK_VECTORS = 1;  // the sums fit into the registers together with the operands
 
 // Transposes words [0, num_words) of `num_rows` rows, at most 16 each: word w of row r goes to to[w * to_stride + r].

@@ -204,7 +204,7 @@ inline Dots dot_s8(Dots sum, Bytes a, Bytes b, const char* x) {
 }
 constexpr int MOST_BITS_BY_BYTES = 8;
 constexpr int TILE_ROWS = 3, TILE_PANELS = 1;  // twelve quarters of sums
-constexpr int BLOCK_ROWS = 2, UNPACKED_ROWS = 2;
+constexpr int BLOCK_ROWS = 2, UNPACKED_ROWS = 2, MANY_ROWS = 16;
 
 constexpr int BLOCK_QUERIES = 2, BLOCK_VECTORS = 2;  // the sums fit into the registers together with the operands
 

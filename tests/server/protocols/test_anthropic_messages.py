@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from forerun.core.grammar import Grammar
+from forerun.server.protocols.anthropic_messages import MessagesRequest, error_body, read
 from forerun.server.protocols.errors import ApiError, PromptTooLongError
 from forerun.server.protocols.generation_request import Chat, GenerationRequest
-from forerun.server.protocols.messages import MessagesRequest, error_body, read
 
 USER = {"role": "user", "content": "hi"}
 TOOL = {"name": "f", "description": "d", "input_schema": {"type": "object", "properties": {"a": {"type": "string"}}}}
