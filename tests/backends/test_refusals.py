@@ -37,6 +37,14 @@ def test_tritons_kernels_are_refused_by_name() -> None:
         choose_backend("fast", dtype=torch.float32, device="cpu", head_dim=16, conditions=lacking)
 
 
+def test_tritons_kernels_refuse_a_cache_in_8_bits() -> None:
+    choose = partial(choose_backend, "fast", dtype=torch.bfloat16, head_dim=16)
+    for kernels, device in (("triton", "cpu"), ("auto", "cuda:0")):
+        with pytest.raises(ConfigError, match='cache "int8" is not for the Triton kernels, which would run on'):
+            choose(device=device, conditions=Conditions(kernels=kernels, cache="int8"))  # type: ignore[arg-type]
+    assert choose(device="cuda:0", conditions=Conditions(kernels="torch", cache="int8")).backend.name == "fused"
+
+
 LACKING = {
     "qwen3_5_text": ["an output gate of attention", "gated delta nets"],
     "qwen3_next": ["a shared expert", "an output gate of attention", "gated delta nets"],

@@ -16,6 +16,7 @@ def test_inspect_gives_sizes_memory_and_files(run: Run, target: str) -> None:
     assert (facts["supported"], facts["problem"], facts["dtype"]) == (True, None, "float32")
     assert facts["weights_bytes"] == 4 * facts["num_parameters"]
     assert facts["kv_bytes_per_token"] == 2 * 3 * 2 * 8 * 4
+    assert facts["int8_kv_bytes_per_token"] == 2 * 3 * 2 * (8 + 4)
     assert facts["bytes_at_max_length"] == facts["weights_bytes"] + 512 * facts["kv_bytes_per_token"]
     assert {"config.json", "model.safetensors"} <= {file["name"] for file in facts["files"]}
     shown = run("inspect", target)

@@ -81,7 +81,12 @@ def test_auto_is_the_gpu_with_most_room_that_works_and_takes_the_model(
 
 @pytest.mark.parametrize(
     ("settings", "device"),
-    [({}, "cpu"), ({"weights": "int4"}, "cuda:0"), ({"weights": "int4", "kernels": "torch"}, "cpu")],
+    [
+        ({}, "cpu"),
+        ({"weights": "int4"}, "cuda:0"),
+        ({"weights": "int4", "kernels": "torch"}, "cpu"),
+        ({"weights": "int4", "cache": "int8"}, "cpu"),  # which Triton's kernels do not read
+    ],
 )
 def test_a_gpu_takes_a_model_that_fits_in_the_bits_it_will_have_there(
     settings: dict[str, Any], device: str, monkeypatch: pytest.MonkeyPatch

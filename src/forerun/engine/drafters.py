@@ -22,7 +22,7 @@ from forerun.core.drafter_config import (
     drafter_name,
 )
 from forerun.core.errors import CheckpointError, ConfigError, VocabularyError
-from forerun.core.model_spec import ModelSpec
+from forerun.core.model_spec import CacheFormat, ModelSpec
 from forerun.core.pace import read_device
 from forerun.core.sublayers import write_skips
 from forerun.decoding.drafters import Drafters
@@ -136,7 +136,7 @@ class DrafterLoader:
             Checkpoint.open(self.checkpoint.source, alone),
             capacity=self._max_length + rows_behind(width),
             max_length=self._max_length,
-            cache_bytes=self._cache_bytes_of(stored.spec.body),
+            cache_bytes=self._cache_bytes_of(stored.spec.body, "model"),
         )
 
     def _load_several(self, named: DraftConfig | None) -> Drafters:
@@ -186,7 +186,7 @@ class DrafterLoader:
             exactness="fast",  # rounding in the draft changes no token
             capacity=self._max_length + num_rows,
             num_rows=num_rows,
-            cache_bytes=self._cache_bytes_of(draft.spec),
+            cache_bytes=self._cache_bytes_of(draft.spec, draft.cache_format),
             pace=draft.placement.draft,
             on_progress=self.on_progress,
         )
@@ -230,7 +230,7 @@ class DrafterLoader:
                     )
                 checkpoint = self._open(draft.model)
                 weights = self._config.weights if checkpoint.weight_format == "plain" else checkpoint.weight_format
-                saved = ("--cache-bytes", str(self._cache_bytes_of(checkpoint.spec)))
+                saved = ("--cache-bytes", str(self._cache_bytes_of(checkpoint.spec, checkpoint.cache_format)))
                 return (draft.model, "--dtype", self._config.dtype, "--weights", weights, *saved)
             case LayerSkip():
                 known = known_sets(draft, self.checkpoint)
@@ -255,11 +255,11 @@ class DrafterLoader:
             "--parent", str(parent),
         ]  # fmt: skip
 
-    def _cache_bytes_of(self, draft: ModelSpec) -> int:
+    def _cache_bytes_of(self, draft: ModelSpec, cache_format: CacheFormat) -> int:
         """Cache bytes in which a draft saves as many tokens as the target, in the same dtype."""
         itemsize = self.checkpoint.dtype.itemsize
-        own, targets = (spec.kv_bytes_per_token(itemsize, self._config.cache) for spec in (draft, self.spec))
-        return self._config.cache_bytes * own // targets
+        own = draft.kv_bytes_per_token(itemsize, cache_format)
+        return self._config.cache_bytes * own // self.spec.kv_bytes_per_token(itemsize, self.checkpoint.cache_format)
 
     def _open_alone(self, name: str) -> Checkpoint:
         """Open a draft that is not divided among ranks, even if the target is."""

@@ -87,7 +87,7 @@ def load(stored: StoredHead, given: HeadLoading) -> HeadDrafter:
     def make_executor(
         sized: MtpSpec, weights: HeadWeights, embed: Embed, output: Linear, cache: TreeCache
     ) -> EagleExecutor:
-        dtype = cache.keys_LSKD.dtype
+        dtype = cache.dtype
         return EagleExecutor(MtpHead(sized, weights, embed, output, final_norm_H.to(dtype)), cache)
 
     num_behind = serial_rows(given.config.shape)
