@@ -113,7 +113,8 @@ def test_a_draft_is_known_smaller_and_has_as_many_tokens() -> None:
         ("qwen2.5-coder:8b", None),
         ("Llama-4-13B", None),
         ("Llama-2-14B", None),
-        ("gpt-oss", None),
+        ("gpt-oss", "gpt-oss"),
+        ("gpt-oss:21b", None),
     ],
 )
 def test_a_name_is_suggested_only_for_a_slip_never_for_another_version_or_size(written: str, meant: str | None) -> None:

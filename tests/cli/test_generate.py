@@ -27,7 +27,8 @@ def test_json_is_one_object_with_text_ids_and_all_statistics(run: Run, target: s
     assert set(result) == {"done", "text", "token_ids", "finish_reason", "seed", "stats", "engine"}
     assert result["engine"] == {
         "model": target, "num_parameters": 84288, "dtype": "float32", "kernels": "fused", "device": "cpu",
-        "num_threads": 1, "drafter": "draft_model", "draft": draft, "max_length": 512,
+        "num_threads": 1, "drafter": "draft_model", "draft": draft, "max_length": 512, "cache": "model",
+        "cache_bytes": result["engine"]["cache_bytes"],
     }  # fmt: skip
     assert result["stats"]["first_token_s"] > result["stats"]["prefill_s"] > 0
     assert set(result["stats"]) == {field.name for field in fields(GenerationStats)}
