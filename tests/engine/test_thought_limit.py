@@ -99,7 +99,7 @@ def test_thoughts_end_at_their_limit_with_every_drafter(plain: Engine) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(5))
 def test_many_cases(plain: Engine, chunk: int) -> None:
-    """2,016 texts: 336 requests with each of six drafters."""
+    """2,160 texts: 360 requests with each of six drafters."""
     assert check_drafters(plain, ALL, cases(range(100 + 3 * chunk, 103 + 3 * chunk))) > 15
 
 
