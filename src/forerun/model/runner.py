@@ -17,6 +17,7 @@ from forerun.core.sublayers import NOTHING, SkipSet, kept_share
 from forerun.core.threads import inference
 from forerun.model.backend import ModelBackend
 from forerun.model.executor import CacheMove, Executor, ForwardInput, ForwardOutput, Observer, Step, Tell
+from forerun.model.saved_prompts import BLOCK as FILE_TOKENS
 from forerun.model.saved_prompts import PromptFolder, SavedPrompts
 from forerun.model.tree_cache import TreeCache
 from forerun.model.warm_texts import WarmTexts
@@ -183,7 +184,8 @@ class Runner:
         if is_own and num_kept == len(token_ids) == len(self.cached_ids):
             return  # the text only continues the present one, so the saved texts and their order stay as they are
         num_saved = self._warm.find(token_ids, owner, num_kept)
-        if self._on_disk is not None:
+        num_missing = len(token_ids) - max(num_saved, num_kept)
+        if self._on_disk is not None and num_missing >= FILE_TOKENS:  # else a file would add nothing
             num_saved = max(num_saved, self._on_disk.find(token_ids, owner))
         if len(self.cached_ids) - num_kept > LEAST_ROWS:
             self._warm.save(self.cached_ids, self.owner)

@@ -125,6 +125,8 @@ class ThoughtLimit:
             if state.num_closed + 1 == len(self._closing_ids):
                 return self._closed(state, b"", token_id)
             return state._replace(num_closed=state.num_closed + 1, last_id=token_id)
+        if state.phase is ThoughtPhase.OVER:
+            return state._replace(last_id=token_id)
         text = state.tail + self._tokenizer.bytes_of(token_id)
         if state.phase is ThoughtPhase.WITHIN:
             _, mark, rest = text.partition(self._end)
@@ -132,9 +134,7 @@ class ThoughtLimit:
                 return self._closed(state, rest, token_id)
             tail = text[-max(len(self._end) - 1, MOST_LATE) :]
             return ThoughtState(ThoughtPhase.WITHIN, state.num_tokens + 1, tail, last_id=token_id)
-        if state.phase is ThoughtPhase.AHEAD:
-            return self._ahead(state, text, token_id)
-        return state._replace(last_id=token_id)
+        return self._ahead(state, text, token_id)
 
     def _ahead(self, state: ThoughtState, text: bytes, token_id: int) -> ThoughtState:
         """The state of a text that may begin a thought: at its start, or in any message of gpt-oss."""
